@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -210,8 +210,8 @@ _TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b")
 def sniff(head: bytes) -> Media:
     """What the leading bytes say. `head` is the first 4 KiB of the file, or all of it if it is shorter.
 
-    Where a file is several formats at once, the first bytes decide. An ID3 tag longer than `head` hides what follows, and
-    so does an MP4 whose index is at its end; `sniff_file` looks there too.
+    Where a file is several formats at once, the first bytes decide. What follows an ID3 tag longer than `head`, and an
+    MP4 index at the end of the file, cannot be seen from here: `sniff_file` looks there too.
     """
     if not head:
         return _MEDIA["empty"]
@@ -219,7 +219,7 @@ def sniff(head: bytes) -> Media:
 
 
 def sniff_file(path: Path | str) -> Media:
-    """What the file at `path` is. Reads the first 4 KiB, and at most 64 KiB more behind an ID3 tag or in an MP4's index.
+    """What the file at `path` is. Reads 4 KiB, and at most 64 KiB more behind an ID3 tag or in an MP4's index.
 
     Raises `OSError` where the file cannot be read.
     """
@@ -413,11 +413,9 @@ def _by_sync(head: bytes) -> Media | None:
     if head.startswith(b"fLaC"):
         return _MEDIA["flac"]
     for at in _syncs(head):
-        for name, length in (
-            ("mp3", _mp3_frame_bytes(head[at : at + 4])),
-            ("aac", _adts_frame_bytes(head[at : at + 7])),
-        ):
-            if length and _frame_follows(head, at + length, name, lonely_is_enough=at == 0):
+        for name, frame_bytes in _FRAME_BYTES.items():
+            length = frame_bytes(head[at : at + 7])
+            if length and _frame_follows(head, at + length, frame_bytes, lonely_is_enough=at == 0):
                 return _MEDIA[name]
     return None
 
@@ -430,10 +428,8 @@ def _syncs(head: bytes) -> Iterator[int]:
         at = head.find(b"\xff", at + 1)
 
 
-def _frame_follows(head: bytes, at: int, name: str, *, lonely_is_enough: bool) -> bool:
-    if at + 7 > len(head):
-        return lonely_is_enough
-    return bool(_mp3_frame_bytes(head[at : at + 4]) if name == "mp3" else _adts_frame_bytes(head[at : at + 7]))
+def _frame_follows(head: bytes, at: int, frame_bytes: Callable[[bytes], int], *, lonely_is_enough: bool) -> bool:
+    return lonely_is_enough if at + 7 > len(head) else frame_bytes(head[at : at + 7]) > 0
 
 
 def _mp3_frame_bytes(header: bytes) -> int:
@@ -466,6 +462,9 @@ def _adts_frame_bytes(header: bytes) -> int:
     return length if length > 7 else 0
 
 
+_FRAME_BYTES: dict[str, Callable[[bytes], int]] = {"mp3": _mp3_frame_bytes, "aac": _adts_frame_bytes}
+
+
 def _syncsafe(size: bytes) -> int:
     return (size[0] & 127) << 21 | (size[1] & 127) << 14 | (size[2] & 127) << 7 | size[3] & 127
 
@@ -483,7 +482,7 @@ def _behind_id3(file: BinaryIO, head: bytes) -> Media:
 
 
 def _by_movie_index(file: BinaryIO, *, most_boxes: int = 64, most_bytes: int = 65_536) -> Media | None:
-    """`mp4` if the index of this ISO file, wherever it is, names a video track; None if it does not or there is none."""
+    """`mp4` if the index of this ISO file, wherever it is, names a video track; None if it does not."""
     at = 0
     for _ in range(most_boxes):
         file.seek(at)
@@ -551,10 +550,12 @@ def type_mismatch(media: Media, declared_type: str | None, file_name: str | None
 
     No type, a generic one and an unknown ending claim nothing, so they contradict nothing.
     """
+    if media.format == "empty":
+        return False
     types, endings = _ALIASES.get(media.format, ("", ""))
     claimed = (declared_type or "").split(";")[0].strip().lower()
-    if claimed not in _SAYS_NOTHING and claimed != f"{media.mime.split('/')[0]}/*":
-        if claimed != media.mime and claimed not in types.split():
-            return True
-    stem, dot, ending = (file_name or "").rstrip(". ").lower().rpartition(".")
+    says_nothing = claimed in _SAYS_NOTHING or claimed == f"{media.mime.split('/')[0]}/*"
+    if not says_nothing and claimed != media.mime and claimed not in types.split():
+        return True
+    _, dot, ending = (file_name or "").rstrip(". ").lower().rpartition(".")
     return bool(dot) and ending in _KNOWN_ENDINGS and ending not in endings.split()
