@@ -88,7 +88,7 @@ FACTS: tuple[FactSpec, ...] = (
     _f("pdf.active_content", bool, "", Stage.PIXELS, "Carries JavaScript, launch actions or attachments; never run."),
     _f("pdf.text_chars", int, "chars", Stage.PIXELS, "Characters of the text layer in the first pages."),
     _f("pdf.scanned", bool, "", Stage.PIXELS, "No page has a text layer, but pages have pictures."),
-    _f("audio.duration_s", float, "s", Stage.PIXELS, "Seconds that were really decoded."),
+    _f("audio.duration_s", float, "s", Stage.PIXELS, "Seconds of sound that are really there: decoded, and by packet times behind what there was time to decode."),
     _f("audio.declared_s", float, "s", Stage.HEADER, "Seconds by the header; unknown where it says none."),
     _f("audio.codec", str, "", Stage.HEADER, "Codec of the first audio stream, in FFmpeg's names."),
     _f("audio.rate_hz", int, "Hz", Stage.HEADER, "Sampling rate."),
@@ -98,7 +98,8 @@ FACTS: tuple[FactSpec, ...] = (
     _f("audio.clipping_share", float, "0..1", Stage.PIXELS, "Share of samples at full scale."),
     _f("audio.cut", bool, "", Stage.PIXELS, "Decoded length falls short of the declared one by more than a tenth and a second."),
     _f("audio.speech_s", float, "s", Stage.TEXT, "Seconds of speech (Silero VAD)."),
-    _f("audio.speech_share", float, "0..1", Stage.TEXT, "Speech seconds / decoded seconds."),
+    _f("audio.speech_share", float, "0..1", Stage.TEXT, "Speech seconds / seconds listened to."),
+    _f("audio.listened_s", float, "s", Stage.TEXT, "Seconds that speech was looked for in; stops early once there is enough speech for every rule."),
     _f("cost.image_tokens", int, "tokens", Stage.HEADER, "What one look at this picture costs a vision model (OpenAI tile formula, detail high)."),
 )
 

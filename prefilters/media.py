@@ -226,7 +226,7 @@ def sniff_file(path: Path | str) -> Media:
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
         if head.startswith(b"ID3"):
-            return _behind_id3(file, head)
+            return _by_sync(behind_id3(file, head).lstrip(b"\0")) or _MEDIA["mp3"]
         media = sniff(head)
         if media.format == "m4a" and _major_brand(head) not in _M4A_BRANDS:
             return _by_movie_index(file) or media
@@ -469,16 +469,16 @@ def _syncsafe(size: bytes) -> int:
     return (size[0] & 127) << 21 | (size[1] & 127) << 14 | (size[2] & 127) << 7 | size[3] & 127
 
 
-def _behind_id3(file: BinaryIO, head: bytes) -> Media:
-    """What an ID3 tag is in front of; up to three tags in a row are met in the wild."""
+def behind_id3(file: BinaryIO, head: bytes) -> bytes:
+    """The 4 KiB behind the ID3 tags that `head`, the start of `file`, begins with; `head` itself without one."""
     at = 0
-    for _ in range(3):
+    for _ in range(3):  # up to three tags in a row are met in the wild
         if not head.startswith(b"ID3") or len(head) < 10:
             break
         at += 10 + _syncsafe(head[6:10]) + (10 if head[5] & 0x10 else 0)
         file.seek(at)
         head = file.read(HEAD_BYTES)
-    return _by_sync(head.lstrip(b"\0")) or _MEDIA["mp3"]
+    return head
 
 
 def _by_movie_index(file: BinaryIO, *, most_boxes: int = 64, most_bytes: int = 65_536) -> Media | None:
