@@ -1,0 +1,191 @@
+"""Text in pictures: a cheap gate that stops early, a full read, and the choice of who reads.
+
+Photos go to rapidocr, pages (clean scans, PDF renders) to Tesseract: on hand-held label photos Tesseract finds nothing,
+on pages it costs a third. The gate is rapidocr's in both cases, since looking small and reading a few lines beats any
+whole page.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, assert_never
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from prefilters.limits import DecodeLimits
+from prefilters.probes import ocr_rapid, ocr_tesseract
+from prefilters.probes.image import load_upright
+from prefilters.probes.page import looks_like_page, skew
+from prefilters.probes.text import WHOLE, Box, TextReading
+from prefilters.probes.view import View, box_back, view_of
+
+Rgb = npt.NDArray[np.uint8]
+
+GATE_MAX_SIDE = 1600
+"""Long side in pixels to which a picture is reduced before its gate."""
+READ_MAX_SIDE = 2800
+"""Long side in pixels to which a picture is reduced before it is read: a letter page at 250 dpi."""
+
+CONTRAST_RANGE = (0.1, 10.0)
+THRESHOLD_RANGE = (0, 255)
+
+
+class OcrEngine(Protocol):
+    """Somebody who reads. Pictures are RGB, upright; places come back as fractions of the picture."""
+
+    @property
+    def name(self) -> str:
+        """What the fact `text.engine` says."""
+        ...
+
+    def gate(self, rgb: Rgb, *, min_tokens: int) -> TextReading:
+        """Read until `min_tokens` tokens of confident words are there, or nothing is left."""
+        ...
+
+    def read(self, rgb: Rgb) -> TextReading:
+        """Read everything."""
+        ...
+
+
+class EngineChoice(StrEnum):
+    """Who reads; `auto` looks at the picture first."""
+
+    AUTO = "auto"
+    RAPIDOCR = "rapidocr"
+    TESSEROCR = "tesserocr"
+    PYTESSERACT = "pytesseract"
+
+
+def preload() -> None:
+    """Load models and language data, so that the first picture does not pay for it; for the pool's children."""
+    ocr_rapid.preload()
+    if page_engine() is not None:
+        ocr_tesseract.preload()
+
+
+def gate(path: Path, limits: DecodeLimits, *, min_tokens: int, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
+    """The text of a picture file until there are `min_tokens` tokens. Raises `ProbeError` as decoding does."""
+    rgb = load_upright(path, limits, max_side=GATE_MAX_SIDE)
+    return gate_array(rgb, min_tokens=min_tokens, engine=engine)
+
+
+def gate_array(rgb: Rgb, *, min_tokens: int, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
+    """`gate` for pixels."""
+    return _engine(engine).gate(rgb, min_tokens=min_tokens)
+
+
+def read(
+    path: Path,
+    limits: DecodeLimits,
+    *,
+    region: Box | None = None,
+    contrast: float = 1.0,
+    threshold: int | None = None,
+    rotate: int = 0,
+    engine: EngineChoice = EngineChoice.AUTO,
+) -> TextReading:
+    """All text of a picture file, words in reading order, places in fractions of the whole upright picture.
+
+    `region` reads only that part (x0, y0, x1, y1 in fractions), at full resolution. `contrast` 0.1..10 spreads the
+    tones about the middle, `threshold` 0..255 then makes all lighter pixels white and the rest black, `rotate` turns
+    the part clockwise by so many degrees before reading. Raises `ValueError` outside those ranges, `ProbeError` as
+    decoding does.
+    """
+    _check(region, contrast, threshold)
+    whole = load_upright(path, limits, max_side=READ_MAX_SIDE if region is None else None)
+    view = view_of(whole, region or WHOLE, rotate)
+    toned = _toned(view.rgb, contrast, threshold)
+    return _placed(read_array(toned, page=looks_like_page(toned), engine=engine), view, rotate)
+
+
+def read_array(rgb: Rgb, *, page: bool | None = None, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
+    """`read` for pixels. `page` says whether it is one (clean print on paper); None looks for itself."""
+    if engine is not EngineChoice.AUTO:
+        return _engine(engine).read(rgb)
+    printed = page_engine() if page or (page is None and looks_like_page(rgb)) else None
+    return _read_page(rgb, printed) if printed else ocr_rapid.RapidOcr().read(rgb)
+
+
+def page_engine() -> OcrEngine | None:
+    """The best installed engine for pages, or None where there is none or it has no language data."""
+    if ocr_tesseract.data_folder() is None:
+        return None
+    if importlib.util.find_spec("tesserocr"):
+        return ocr_tesseract.TesserOcr()
+    return ocr_tesseract.PyTesseract() if ocr_tesseract.has_command() else None
+
+
+def _engine(choice: EngineChoice) -> OcrEngine:
+    match choice:
+        case EngineChoice.AUTO | EngineChoice.RAPIDOCR:
+            return ocr_rapid.RapidOcr()
+        case EngineChoice.TESSEROCR:
+            return ocr_tesseract.TesserOcr()
+        case EngineChoice.PYTESSERACT:
+            return ocr_tesseract.PyTesseract()
+        case _:
+            assert_never(choice)
+
+
+CONVINCING = 0.75
+"""Mean confidence below which a page may stand turned, or be no page."""
+TOLERATED_SKEW = 1
+"""Degrees that Tesseract takes without loss; by 12 it reads nothing."""
+TURN_TOKENS = 12
+"""Tokens that are looked at to tell how a page is turned."""
+
+
+def _read_page(rgb: Rgb, engine: OcrEngine) -> TextReading:
+    """Tesseract's reading of the page set straight; where it does not convince, set upright; or else rapidocr's."""
+    askew = skew(rgb)
+    straight = _read_turned(rgb, engine, -askew if abs(askew) > TOLERATED_SKEW else 0)
+    if _is_convincing(straight):
+        return straight
+    photo_engine = ocr_rapid.RapidOcr()
+    turn = photo_engine.gate(rgb, min_tokens=TURN_TOKENS).rotation
+    if turn:
+        upright = _read_turned(rgb, engine, -turn)
+        if _is_convincing(upright):
+            return upright
+    return photo_engine.read(rgb)
+
+
+def _read_turned(rgb: Rgb, engine: OcrEngine, degrees: int) -> TextReading:
+    view = view_of(rgb, WHOLE, degrees)
+    return _placed(engine.read(view.rgb), view, degrees)
+
+
+def _is_convincing(reading: TextReading) -> bool:
+    length = sum(len(word.text) for word in reading.words)
+    return length > 0 and sum(word.confidence * len(word.text) for word in reading.words) / length >= CONVINCING
+
+
+def _check(region: Box | None, contrast: float, threshold: int | None) -> None:
+    if region is not None:
+        x0, y0, x1, y1 = region
+        if not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
+            raise ValueError(f"region must be x0, y0, x1, y1 in 0..1 with x0 < x1 and y0 < y1, not {region}")
+    if not CONTRAST_RANGE[0] <= contrast <= CONTRAST_RANGE[1]:
+        raise ValueError(f"contrast must be {CONTRAST_RANGE[0]} to {CONTRAST_RANGE[1]}, not {contrast}")
+    if threshold is not None and not THRESHOLD_RANGE[0] <= threshold <= THRESHOLD_RANGE[1]:
+        raise ValueError(f"threshold must be {THRESHOLD_RANGE[0]} to {THRESHOLD_RANGE[1]}, not {threshold}")
+
+
+def _toned(rgb: Rgb, contrast: float, threshold: int | None) -> Rgb:
+    if contrast != 1.0:
+        rgb = cv2.convertScaleAbs(np.clip((rgb.astype(np.float32) - 127.5) * contrast + 127.5, 0, 255)).astype(np.uint8)
+    if threshold is not None:
+        grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+        rgb = np.repeat(np.where(grey >= threshold, 255, 0).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
+    return rgb
+
+
+def _placed(reading: TextReading, view: View, rotate: int) -> TextReading:
+    """The reading with its places and its turn told of the whole picture."""
+    words = tuple(replace(word, box=box_back(word.box, view.back)) for word in reading.words)
+    return replace(reading, words=words, rotation=(reading.rotation - rotate) % 360)
