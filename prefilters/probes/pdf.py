@@ -46,8 +46,8 @@ _END_BYTES = 2_048
 def document(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
     """The `pdf.*` facts. About 5 ms for a short document.
 
-    Raises `ProbeError`: `empty`; `encrypted` where the empty password does not open it; `corrupt`, or `truncated` if the
-    end of the file is missing, where neither pdfium nor, after mending, pikepdf opens any page, or where there is none.
+    Raises `ProbeError`: `empty`; `encrypted` where the empty password does not open it; `corrupt` (`truncated` if the
+    end of the file is missing) where neither pdfium nor, after mending, pikepdf opens any page, or where there is none.
     """
     with _opened(path) as (pdf, mended):
         damaged, active = _second_look(path)
@@ -95,7 +95,7 @@ def read_text(path: Path | str, limits: DecodeLimits, *, min_tokens: int | None,
 
 
 def page_texts(path: Path | str, limits: DecodeLimits, pages: Iterable[int]) -> list[str]:
-    """The seen text of each of these 0-based pages, by the text layer only; "" where there is no text or no such page."""
+    """The seen text of each of these 0-based pages, by the text layer only; "" where there is none."""
     with _opened(path) as (pdf, _):
         return [_lines(read_layer(page).words) if page is not None else "" for page in map(_loader(pdf), pages)]
 
@@ -143,7 +143,7 @@ def _open_in_pdfium(source: Path | bytes) -> Any | None:
 def _mended(path: Path | str) -> bytes:
     """The document as pikepdf writes it anew.
 
-    Without a trailer qpdf takes the first catalogue that it meets, and of a file cut short only the pages before the cut:
+    Without a trailer qpdf takes the first catalogue that it meets, and of a file cut short the pages before the cut:
     to accept that would lose pages in silence. Raises `ProbeError`: `encrypted`, `truncated`, or `corrupt`.
     """
     try:
