@@ -1,0 +1,1 @@
+"""Writing the copy: the model behind one protocol, the offline writer, prices."""

@@ -1,0 +1,1 @@
+"""What the outside sees: HTTP in, HTTP out, nothing decided here."""

@@ -1,0 +1,137 @@
+"""Uploaded bytes in a folder: written to a temporary name, fsynced, renamed; once per tenant by content hash."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """One uploaded file that is complete, under a temporary name until it is kept."""
+
+    sha256: str
+    bytes: int
+    path: Path
+
+
+class BlobWriter:
+    """Takes one upload piece by piece and hashes it on the way.
+
+    `finish` makes it durable under its temporary name, `FolderBlobs.keep` gives it its place; leaving the context
+    without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        descriptor, name = tempfile.mkstemp(prefix="upload-", dir=folder)
+        self.path = Path(name)
+        self._file: IO[bytes] | None = os.fdopen(descriptor, "wb", buffering=0)
+        self._digest = hashlib.sha256()
+        self.head = b""
+        self.bytes = 0
+
+    def write(self, chunk: bytes) -> None:
+        """Append a piece. Raises `OSError` when the disk is full."""
+        if self._file is None:
+            raise ValueError("this upload is already finished")
+        if len(self.head) < _HEAD_BYTES:
+            self.head += chunk[: _HEAD_BYTES - len(self.head)]
+        self._digest.update(chunk)
+        self.bytes += len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+
+    @property
+    def sha256(self) -> str:
+        """Of all that was written so far, in hex."""
+        return self._digest.hexdigest()
+
+    def finish(self) -> StoredBlob:
+        """Put the bytes on the disk for good (fsync); blocks for as long as the disk takes."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+        return StoredBlob(sha256=self.sha256, bytes=self.bytes, path=self.path)
+
+    def discard(self) -> None:
+        """Forget the upload; harmless after it was kept."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+class FolderBlobs:
+    """Blobs in a local folder: `<root>/<tenant>/<first two hex digits>/<sha256>`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._incoming = root / "incoming"
+        self._incoming.mkdir(parents=True, exist_ok=True)
+
+    def writer(self) -> BlobWriter:
+        """Room for one upload."""
+        return BlobWriter(self._incoming)
+
+    def path(self, tenant: str, sha256: str) -> Path:
+        """Where a kept blob lies."""
+        return self.root / "by-tenant" / tenant / sha256[:2] / sha256
+
+    def keep(self, tenant: str, blob: StoredBlob) -> Path:
+        """Give a finished upload its lasting place. The same content twice is stored once."""
+        target = self.path(tenant, blob.sha256)
+        if target.exists():
+            blob.path.unlink(missing_ok=True)
+            return target
+        _make_folder(target.parent, self.root)
+        blob.path.rename(target)
+        _sync_folder(target.parent)
+        return target
+
+    def remove_leftovers(self, *, older_than_s: float) -> int:
+        """Delete uploads that a killed process left half-written; gives how many."""
+        limit = time.time() - older_than_s
+        removed = 0
+        for path in self._incoming.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < limit:
+                    path.unlink()
+                    removed += 1
+        return removed
+
+
+def _make_folder(folder: Path, root: Path) -> None:
+    missing = []
+    while not folder.exists() and folder != root:
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

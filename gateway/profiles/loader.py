@@ -1,0 +1,184 @@
+"""Read profiles from the shipped folder and the user's own; a broken one is refused by name, file and field."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from prefilters.limits import DecodeLimits
+
+_SHIPPED = Path(__file__).parent
+_MAX_PROFILE_BYTES = 256 * 1024
+
+
+class ProfileInvalid(Exception):
+    """A profile cannot be used. `problems` is safe to show to an operator."""
+
+    code = "profile_invalid"
+    retryable = False
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TextLimits(_Part):
+    """How much text one submission may carry; more is refused, never cut."""
+
+    title_chars: Annotated[int, Field(gt=0)] = 300
+    text_chars: Annotated[int, Field(gt=0)] = 20_000
+    attributes: Annotated[int, Field(gt=0)] = 100
+    attribute_name_chars: Annotated[int, Field(gt=0)] = 100
+    attribute_value_chars: Annotated[int, Field(gt=0)] = 2_000
+
+
+class Budget(_Part):
+    """What one item may cost."""
+
+    max_steps: Annotated[int, Field(gt=0, le=1000)] = 20
+    max_tokens: Annotated[int, Field(gt=0)] = 60_000
+    max_cost: Annotated[Decimal, Field(ge=0)] = Decimal("0.15")
+    max_seconds: Annotated[float, Field(gt=0)] = 120.0
+
+
+class TypicalRun(_Part):
+    """What the agent needs for one item of this profile, by which savings are stated: judgement, not measurement."""
+
+    model_requests: Annotated[int, Field(gt=0)] = 4
+    prompt_tokens: Annotated[int, Field(ge=0)] = 900
+    """Tokens of each request without its pictures."""
+    output_tokens: Annotated[int, Field(ge=0)] = 250
+    """Tokens of each answer."""
+
+
+class EscalationPolicy(_Part):
+    """When a waiting case is due, when it ends by itself, and what happens then."""
+
+    due_s: Annotated[float, Field(gt=0)] = 4 * 3600
+    expires_s: Annotated[float, Field(gt=0)] = 72 * 3600
+    on_expire: Literal["reroute_text_only", "reject", "hold"] = "reroute_text_only"
+
+
+class Profile(_Part):
+    """One kind of work. `version` is `pv_` and the first 12 hex digits of the file's SHA-256."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    version: str
+    description: str = ""
+    edge: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
+    limits: Mapping[str, int | float] = Field(default_factory=dict)
+    require_all_files: bool = False
+    languages: tuple[str, ...] = ("en",)
+    default_language: str = "en"
+    text_limits: TextLimits = TextLimits()
+    tools: tuple[str, ...] = ()
+    budget: Budget = Budget()
+    typical_run: TypicalRun = TypicalRun()
+    guard: Mapping[str, Any] = Field(default_factory=dict)
+    on_loop: Literal["fallback", "human", "halt"] = "fallback"
+    on_repeated_error: Literal["human", "error"] = "human"
+    escalation: EscalationPolicy = EscalationPolicy()
+    retention_days: Annotated[int, Field(gt=0)] = 30
+    prompt: str
+    output_schema: Mapping[str, Any]
+
+    @field_validator("limits")
+    @classmethod
+    def _known_limits(cls, value: Mapping[str, int | float]) -> Mapping[str, int | float]:
+        known = {field.name for field in fields(DecodeLimits)}
+        unknown = sorted(set(value) - known)
+        if unknown:
+            raise ValueError(f"unknown limit {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _is_schema(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            Draft202012Validator.check_schema(value)
+        except SchemaError as error:
+            raise ValueError(f"not a JSON Schema: {error.message}") from error
+        return value
+
+    @property
+    def decode_limits(self) -> DecodeLimits:
+        """The decode limits with this profile's own values."""
+        return DecodeLimits(**self.limits)
+
+    def output_errors(self, output: object) -> list[str]:
+        """What is wrong with a piece of copy by this profile's schema, a sentence each; empty when it is right."""
+        errors = sorted(Draft202012Validator(self.output_schema).iter_errors(output), key=lambda e: list(e.path))
+        return [f"{'/'.join(map(str, error.path)) or 'the output'}: {error.message}"[:300] for error in errors[:20]]
+
+
+class Profiles(Mapping[str, Profile]):
+    """All profiles by name."""
+
+    def __init__(self, by_name: Mapping[str, Profile]) -> None:
+        self._by_name = dict(by_name)
+
+    def __getitem__(self, name: str) -> Profile:
+        return self._by_name[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+def load_profiles(own_folder: Path | None = None) -> Profiles:
+    """The shipped profiles and those in `own_folder`, where one of the same name replaces the shipped one.
+
+    Raises `ProfileInvalid` naming every file and field that is wrong.
+    """
+    problems: list[str] = []
+    by_name: dict[str, Profile] = {}
+    for folder in (_SHIPPED, own_folder):
+        if folder is None:
+            continue
+        if not folder.is_dir():
+            raise ProfileInvalid([f"SLUICEGATE_PROFILES_DIR is {folder}, which is not a folder"])
+        for path in sorted(folder.glob("*.yaml")):
+            try:
+                profile = load_profile(path)
+            except ProfileInvalid as error:
+                problems.extend(error.problems)
+            else:
+                by_name[profile.name] = profile
+    if problems:
+        raise ProfileInvalid(problems)
+    return Profiles(by_name)
+
+
+def load_profile(path: Path) -> Profile:
+    """One profile from its file. Raises `ProfileInvalid`."""
+    raw = path.read_bytes()
+    if len(raw) > _MAX_PROFILE_BYTES:
+        raise ProfileInvalid([f"{path.name}: has {len(raw)} bytes, at most {_MAX_PROFILE_BYTES} are read"])
+    try:
+        document = yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        raise ProfileInvalid([f"{path.name}: not YAML: {str(error).splitlines()[0]}"]) from error
+    if not isinstance(document, dict):
+        raise ProfileInvalid([f"{path.name}: must be a mapping of settings"])
+    version = f"pv_{hashlib.sha256(raw).hexdigest()[:12]}"
+    try:
+        return Profile.model_validate({**document, "version": version})
+    except ValidationError as error:
+        raise ProfileInvalid(
+            [f"{path.name}: {'.'.join(map(str, e['loc'])) or 'profile'}: {e['msg']}" for e in error.errors()]
+        ) from error

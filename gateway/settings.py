@@ -1,0 +1,93 @@
+"""The only reader of the environment: each setting once, validated at start, handed down as frozen values."""
+
+from __future__ import annotations
+
+import ipaddress
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """All settings, read from `SLUICEGATE_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="SLUICEGATE_", frozen=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    """Address to bind. Anything but loopback needs an API key before the service starts."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    data_dir: Path = Path("data")
+    """Folder of the embedded defaults: SQLite database and blobs."""
+    database_url: str | None = None
+    """SQLAlchemy URL; unset means SQLite in `data_dir`."""
+    profiles_dir: Path | None = None
+    """Folder with profiles of your own beside the shipped ones."""
+    rules_file: Path | None = None
+    """Edge rules instead of the shipped `edge.yaml`."""
+
+    model_url: str | None = None
+    """Base URL of an OpenAI-compatible endpoint, up to and including `/v1`. Unset: the offline writer."""
+    model: str = "gpt-5-mini"
+    """Model name that is sent to `model_url`."""
+    model_api_key: SecretStr | None = None
+    model_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that one model request may take."""
+    model_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    """Attempts for one model request; only failures that a repeat can mend are tried again."""
+
+    model_input_price: Annotated[Decimal, Field(ge=0)] | None = None
+    """US dollars per million input tokens, where `gateway/agent/prices.yaml` does not list the model."""
+    model_output_price: Annotated[Decimal, Field(ge=0)] | None = None
+
+    max_request_bytes: Annotated[int, Field(gt=0)] = 128 * 1024 * 1024
+    """Bytes of one request body, declared or counted."""
+    default_wait_s: Annotated[float, Field(ge=0, le=30)] = 2.0
+    """How long `POST /v1/items` holds the answer when the caller states no preference."""
+    edge_wall_s: Annotated[float, Field(gt=0)] = 2.0
+    """Wall-clock seconds that the cheap edge rules may take inside the request; past that the worker does it."""
+    idempotency_ttl_s: Annotated[int, Field(ge=60)] = 24 * 3600
+
+    decoder_workers: Annotated[int, Field(ge=1, le=64)] = 2
+    ocr_workers: Annotated[int, Field(ge=1, le=64)] = 1
+    worker_concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+    """Items that one worker process works on at the same time."""
+    lease_s: Annotated[float, Field(gt=0)] = 15.0
+    heartbeat_s: Annotated[float, Field(gt=0)] = 5.0
+    sweep_s: Annotated[float, Field(gt=0, le=5)] = 2.0
+    cancel_grace_s: Annotated[float, Field(ge=0)] = 30.0
+
+    log_level: str = "INFO"
+
+    @field_validator("database_url", "model_url", "profiles_dir", "rules_file", "model_api_key", "model_input_price", "model_output_price", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database's URL, with the embedded default resolved."""
+        return self.database_url or f"sqlite:///{(self.data_dir / 'sluicegate.db').resolve()}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the service."""
+        return is_loopback_host(self.host)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether `host` names this machine alone: `localhost`, 127.0.0.0/8 or ::1."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def money(value: Decimal) -> str:
+    """A decimal string without exponent or trailing zeros."""
+    text = format(value.quantize(Decimal("0.000001")), "f").rstrip("0").rstrip(".")
+    return text or "0"

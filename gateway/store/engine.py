@@ -1,0 +1,153 @@
+"""Connections and transactions, the same calls on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 30_000
+"""How long SQLite waits for another process's write lock. Every writing transaction takes it at its start (`BEGIN
+IMMEDIATE`), since a transaction that reads first and writes later fails at once, whatever the timeout."""
+
+
+class database_now_ms(FunctionElement[int]):  # noqa: N801 - reads as a SQL function
+    """The database's own clock in Unix milliseconds: leases of several machines are judged by one clock."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+@compiles(database_now_ms, "sqlite")
+def _sqlite_now(element: database_now_ms, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+
+@compiles(database_now_ms, "postgresql")
+def _postgresql_now(element: database_now_ms, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+class _Job(Generic[T]):
+    """One transaction that waits for its turn in a group."""
+
+    __slots__ = ("done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[Connection], T]) -> None:
+        self.work = work
+        self.done = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+class Database:
+    """Reads and transactions over one engine; safe to use from many threads.
+
+    Transactions that wait for each other anyway share one commit (group commit): each runs in a savepoint of its own, so
+    that one that fails takes no other with it, and none is reported done before the shared commit is on the disk.
+    """
+
+    MAX_GROUP = 64
+
+    def __init__(self, url: str) -> None:
+        self.engine = _engine(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._waiting: deque[_Job[Any]] = deque()
+        self._leader = threading.Lock()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection for reading only."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one writing transaction and give back its result once it is on the disk.
+
+        Whatever `work` raises rolls back its own changes and is raised here.
+        """
+        if not self.is_sqlite:
+            with self.engine.begin() as connection:
+                return work(connection)
+        job = _Job(work)
+        self._waiting.append(job)
+        with self._leader:
+            while not job.done:
+                self._run_group()
+        if job.error is not None:
+            raise job.error
+        return cast(T, job.result)
+
+    def _run_group(self) -> None:
+        group = [self._waiting.popleft() for _ in range(min(len(self._waiting), self.MAX_GROUP))]
+        try:
+            with self.engine.connect().execution_options(sluicegate_write=True) as connection, connection.begin():
+                if len(group) == 1:
+                    group[0].result = group[0].work(connection)
+                else:
+                    for job in group:
+                        _run_in_savepoint(job, connection)
+        except BaseException as error:
+            for job in group:
+                job.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            for job in group:
+                job.done = True
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self.engine.dispose()
+
+
+def _run_in_savepoint(job: _Job[Any], connection: Connection) -> None:
+    try:
+        with connection.begin_nested():
+            job.result = job.work(connection)
+    except Exception as error:  # noqa: BLE001 - belongs to this job's caller, who gets it raised
+        job.error = error
+
+
+def _engine(url: str) -> Engine:
+    engine = sa.create_engine(
+        url,
+        json_serializer=lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
+        pool_size=16,
+        max_overflow=48,
+    )
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(raw: Any, record: Any) -> None:
+    raw.isolation_level = None
+    cursor = raw.cursor()
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "cache_size=-16000",
+        "temp_store=MEMORY",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_write = connection.get_execution_options().get("sluicegate_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")

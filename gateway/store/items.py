@@ -1,0 +1,409 @@
+"""Rows of items and their files: accept, claim, heartbeat, settle. Every change is conditional on status and fence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from gateway.item import FileRecord, Item, Lease, Mode, Status, Usage, may_follow
+from gateway.store import events
+from gateway.store.engine import database_now_ms
+from gateway.store.tables import files, history, items
+
+CLAIMABLE = Status.QUEUED
+
+
+def now_ms(connection: Connection) -> int:
+    """The database's clock, Unix milliseconds."""
+    return int(connection.execute(sa.select(database_now_ms())).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """All that is known of an item when it is accepted."""
+
+    id: str
+    tenant: str
+    external_id: str | None
+    mode: Mode
+    profile: str
+    profile_version: str
+    ruleset: str
+    submission: Mapping[str, Any]
+    notes: tuple[str, ...]
+    content_key: str
+    duplicate_of: str | None
+    retention_ms: int
+    files: tuple[FileRecord, ...]
+
+
+def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> None:
+    """Write the item with its files as `queued`, with its first history row and event."""
+    connection.execute(
+        items.insert(),
+        {
+            "id": new.id,
+            "tenant": new.tenant,
+            "external_id": new.external_id,
+            "mode": new.mode.value,
+            "profile": new.profile,
+            "profile_version": new.profile_version,
+            "ruleset": new.ruleset,
+            "status": Status.QUEUED.value,
+            "available_ms": at_ms,
+            "submission": dict(new.submission),
+            "notes": list(new.notes),
+            "usage": asdict(Usage()),
+            "content_key": new.content_key,
+            "duplicate_of": new.duplicate_of,
+            "created_ms": at_ms,
+            "updated_ms": at_ms,
+            "expires_ms": at_ms + new.retention_ms,
+        },
+    )
+    if new.files:
+        connection.execute(
+            files.insert(),
+            [_file_row(record, new, position) for position, record in enumerate(new.files)],
+        )
+    _record(connection, new.id, None, Status.QUEUED, version=1, fence=0, actor=actor, reason=None, at_ms=at_ms)
+    events.append(
+        connection, tenant=new.tenant, kind="item.queued", resource=new.id, version=1, at_ms=at_ms,
+        body={"status": Status.QUEUED.value, "external_id": new.external_id},
+    )  # fmt: skip
+
+
+def _file_row(record: FileRecord, new: NewItem, position: int) -> dict[str, Any]:
+    row = asdict(record)
+    row.update(item_id=new.id, tenant=new.tenant, position=position)
+    return row
+
+
+def claim(
+    connection: Connection,
+    item_id: str,
+    *,
+    owner: str,
+    lease_ms: int,
+    to: Status = Status.INSPECTING,
+) -> Lease | None:
+    """Take a waiting item: raises its fence and counts the claim before any work. None if it is not there to be taken."""
+    return _claim_where(connection, items.c.id == item_id, owner=owner, lease_ms=lease_ms, to=to)
+
+
+def claim_next(connection: Connection, *, owner: str, lease_ms: int) -> Lease | None:
+    """Take the item that has waited longest; None when nothing waits."""
+    oldest = (
+        sa.select(items.c.id)
+        .where(items.c.status == CLAIMABLE.value, items.c.available_ms <= database_now_ms())
+        .order_by(items.c.available_ms, items.c.id)
+        .limit(1)
+    )
+    if connection.dialect.name == "postgresql":
+        oldest = oldest.with_for_update(skip_locked=True)
+    return _claim_where(
+        connection, items.c.id == oldest.scalar_subquery(), owner=owner, lease_ms=lease_ms, to=Status.INSPECTING
+    )
+
+
+def _claim_where(
+    connection: Connection, where: sa.ColumnElement[bool], *, owner: str, lease_ms: int, to: Status
+) -> Lease | None:
+    row = connection.execute(
+        items.update()
+        .where(where, items.c.status == CLAIMABLE.value)
+        .values(
+            status=to.value,
+            fence=items.c.fence + 1,
+            claims=items.c.claims + 1,
+            version=items.c.version + 1,
+            lease_owner=owner,
+            lease_expires_ms=database_now_ms() + lease_ms,
+            updated_ms=database_now_ms(),
+        )
+        .returning(items.c.id, items.c.tenant, items.c.fence, items.c.version, items.c.updated_ms)
+    ).first()
+    if row is None:
+        return None
+    _record(
+        connection, row.id, CLAIMABLE, to, version=row.version, fence=row.fence, actor=owner, reason="claimed",
+        at_ms=row.updated_ms,
+    )  # fmt: skip
+    return Lease(item_id=row.id, fence=row.fence, owner=owner)
+
+
+def heartbeat(connection: Connection, leases: Iterable[Lease], *, lease_ms: int) -> dict[str, bool]:
+    """Renew leases. Per item id: whether its cancellation was asked for; a lease that was lost is absent."""
+    kept: dict[str, bool] = {}
+    for lease in leases:
+        row = connection.execute(
+            items.update()
+            .where(items.c.id == lease.item_id, items.c.fence == lease.fence, items.c.lease_owner == lease.owner)
+            .values(lease_expires_ms=database_now_ms() + lease_ms)
+            .returning(items.c.cancel_requested_ms)
+        ).first()
+        if row is not None:
+            kept[lease.item_id] = row.cancel_requested_ms is not None
+    return kept
+
+
+def transition(
+    connection: Connection,
+    item_id: str,
+    *,
+    expected: Collection[Status],
+    to: Status,
+    actor: str,
+    fence: int | None = None,
+    reason: str | None = None,
+    values: Mapping[str, Any] | None = None,
+    release: bool = True,
+    event_body: Mapping[str, Any] | None = None,
+) -> Status | None:
+    """Move an item to another status, if it still is in an expected one (and, where given, under this fence).
+
+    Writes the history row and the event in the same transaction. Gives the status before, or None if the condition did
+    not hold: a stale fence or a change by somebody else, and then nothing was written. With `release` the lease ends.
+    """
+    before = connection.execute(_for_update(connection, item_id)).first()
+    if before is None or Status(before.status) not in expected or (fence is not None and before.fence != fence):
+        return None
+    status = Status(before.status)
+    if status is not to and not may_follow(status, to):
+        raise ValueError(f"an item never goes from {status.value} to {to.value}")
+    at_ms = now_ms(connection)
+    changes: dict[str, Any] = {"status": to.value, "version": before.version + 1, "updated_ms": at_ms, "reason": reason}
+    if release:
+        changes.update(lease_owner=None, lease_expires_ms=None)
+    changes.update(values or {})
+    changed = connection.execute(
+        items.update()
+        .where(items.c.id == item_id, items.c.version == before.version, items.c.fence == before.fence)
+        .values(**changes)
+    )
+    if changed.rowcount != 1:
+        return None
+    _record(
+        connection, item_id, status, to, version=before.version + 1, fence=before.fence, actor=actor, reason=reason,
+        at_ms=at_ms,
+    )  # fmt: skip
+    events.append(
+        connection,
+        tenant=before.tenant,
+        kind=f"item.{to.value}",
+        resource=item_id,
+        version=before.version + 1,
+        at_ms=at_ms,
+        body={"status": to.value, "external_id": before.external_id, "reason": reason, **(event_body or {})},
+    )
+    return status
+
+
+def _for_update(connection: Connection, item_id: str) -> sa.Select[Any]:
+    query = sa.select(
+        items.c.status, items.c.fence, items.c.version, items.c.tenant, items.c.external_id
+    ).where(items.c.id == item_id)  # fmt: skip
+    return query.with_for_update() if connection.dialect.name == "postgresql" else query
+
+
+def set_screening(
+    connection: Connection, file_id: str, *, verdict: str, screening: Mapping[str, Any]
+) -> None:
+    """Keep what was measured of one file, so that no later stage measures it again."""
+    connection.execute(files.update().where(files.c.id == file_id).values(verdict=verdict, screening=dict(screening)))
+
+
+def request_cancel(connection: Connection, item_id: str, *, at_ms: int) -> None:
+    """Leave a mark that the worker finds at its next heartbeat or write."""
+    connection.execute(
+        items.update()
+        .where(items.c.id == item_id, items.c.cancel_requested_ms.is_(None))
+        .values(cancel_requested_ms=at_ms)
+    )
+
+
+def lapsed(connection: Connection, *, limit: int = 100) -> list[sa.Row[Any]]:
+    """Items whose lease has run out: id, fence, status, claims and lost claims."""
+    return list(
+        connection.execute(
+            sa.select(items.c.id, items.c.fence, items.c.status, items.c.claims, items.c.lost_claims, items.c.tenant)
+            .where(items.c.lease_expires_ms.is_not(None), items.c.lease_expires_ms < database_now_ms())
+            .order_by(items.c.lease_expires_ms)
+            .limit(limit)
+        )
+    )
+
+
+def overdue_cancels(connection: Connection, *, grace_ms: int, limit: int = 100) -> list[str]:
+    """Items that are being cancelled for longer than the grace."""
+    rows = connection.execute(
+        sa.select(items.c.id)
+        .where(
+            items.c.status == Status.CANCELLING.value,
+            items.c.cancel_requested_ms < database_now_ms() - grace_ms,
+        )
+        .limit(limit)
+    )
+    return [row.id for row in rows]
+
+
+def get(connection: Connection, item_id: str, *, tenant: str | None = None) -> Item | None:
+    """The item with its files; None if there is none of that id (in this tenant, where one is given)."""
+    query = sa.select(items).where(items.c.id == item_id)
+    if tenant is not None:
+        query = query.where(items.c.tenant == tenant)
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    return _item(row, _files_of(connection, [item_id]).get(item_id, ()))
+
+
+def version_and_status(connection: Connection, item_id: str) -> tuple[int, Status] | None:
+    """The two cheap columns that a waiting caller looks at."""
+    row = connection.execute(sa.select(items.c.version, items.c.status).where(items.c.id == item_id)).first()
+    return None if row is None else (row.version, Status(row.status))
+
+
+def newest_with_content(connection: Connection, *, tenant: str, content_key: str) -> tuple[str, Status] | None:
+    """The newest item with the same content that is in flight, ready or succeeded; those that ended otherwise never block."""
+    dead = (Status.REJECTED, Status.FAILED, Status.CANCELLED, Status.CANCELLING, Status.EXPIRED)
+    row = connection.execute(
+        sa.select(items.c.id, items.c.status)
+        .where(
+            items.c.tenant == tenant,
+            items.c.content_key == content_key,
+            items.c.status.not_in([status.value for status in dead]),
+        )
+        .order_by(items.c.created_ms.desc(), items.c.id.desc())
+        .limit(1)
+    ).first()
+    return None if row is None else (row.id, Status(row.status))
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFilter:
+    """What a list of items is narrowed by; None means any."""
+
+    status: tuple[str, ...] | None = None
+    profile: str | None = None
+    external_id: str | None = None
+    route: str | None = None
+    reason: str | None = None
+    created_after_ms: int | None = None
+
+
+def page(
+    connection: Connection, *, tenant: str, where: ItemFilter, after: tuple[int, str] | None, limit: int
+) -> list[Item]:
+    """Up to `limit` items, newest first; `after` is the (created_ms, id) of the last one of the page before."""
+    query = sa.select(items).where(items.c.tenant == tenant)
+    for column, value in (
+        (items.c.profile, where.profile),
+        (items.c.external_id, where.external_id),
+        (items.c.route, where.route),
+        (items.c.reason, where.reason),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if where.status is not None:
+        query = query.where(items.c.status.in_(where.status))
+    if where.created_after_ms is not None:
+        query = query.where(items.c.created_ms > where.created_after_ms)
+    if after is not None:
+        query = query.where(sa.tuple_(items.c.created_ms, items.c.id) < sa.tuple_(*map(sa.literal, after)))
+    query = query.order_by(items.c.created_ms.desc(), items.c.id.desc()).limit(limit)
+    rows = connection.execute(query).all()
+    by_item = _files_of(connection, [row.id for row in rows])
+    return [_item(row, by_item.get(row.id, ())) for row in rows]
+
+
+def history_of(connection: Connection, item_id: str) -> list[sa.Row[Any]]:
+    """All transitions of an item, oldest first."""
+    return list(connection.execute(sa.select(history).where(history.c.item_id == item_id).order_by(history.c.id)))
+
+
+def _record(
+    connection: Connection,
+    item_id: str,
+    before: Status | None,
+    after: Status,
+    *,
+    version: int,
+    fence: int,
+    actor: str,
+    reason: str | None,
+    at_ms: int,
+) -> None:
+    connection.execute(
+        history.insert(),
+        {
+            "item_id": item_id,
+            "at_ms": at_ms,
+            "from_status": None if before is None else before.value,
+            "to_status": after.value,
+            "version": version,
+            "fence": fence,
+            "actor": actor,
+            "reason": reason,
+        },
+    )
+
+
+def _files_of(connection: Connection, ids: list[str]) -> dict[str, tuple[FileRecord, ...]]:
+    if not ids:
+        return {}
+    rows = connection.execute(sa.select(files).where(files.c.item_id.in_(ids)).order_by(files.c.item_id, files.c.position))
+    grouped: dict[str, list[FileRecord]] = {}
+    for row in rows:
+        grouped.setdefault(row.item_id, []).append(
+            FileRecord(
+                id=row.id,
+                part=row.part,
+                role=row.role,
+                file_name=row.file_name,
+                declared_type=row.declared_type,
+                sha256=row.sha256,
+                bytes=row.bytes,
+                media_type=row.media_type,
+                verdict=row.verdict,
+                screening=row.screening,
+            )
+        )
+    return {item_id: tuple(records) for item_id, records in grouped.items()}
+
+
+def _item(row: sa.Row[Any], records: tuple[FileRecord, ...]) -> Item:
+    return Item(
+        id=row.id,
+        tenant=row.tenant,
+        external_id=row.external_id,
+        mode=Mode(row.mode),
+        profile=row.profile,
+        profile_version=row.profile_version,
+        ruleset=row.ruleset,
+        status=Status(row.status),
+        reason=row.reason,
+        route=row.route,
+        attempt=row.attempt,
+        epoch=row.epoch,
+        claims=row.claims,
+        lost_claims=row.lost_claims,
+        fence=row.fence,
+        version=row.version,
+        submission=row.submission,
+        notes=tuple(row.notes),
+        decision=row.decision,
+        result=row.result,
+        failure=row.failure,
+        usage=Usage(**row.usage),
+        duplicate_of=row.duplicate_of,
+        escalation_id=row.escalation_id,
+        created_ms=row.created_ms,
+        updated_ms=row.updated_ms,
+        expires_ms=row.expires_ms,
+        files=records,
+    )

@@ -1,0 +1,148 @@
+"""All tables. Times are Unix milliseconds, UTC; the migrations beside this file make exactly this."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_Id = sa.String(40)
+_Ms = sa.BigInteger
+_Sequence = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+items = sa.Table(
+    "items",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("external_id", sa.String(255)),
+    sa.Column("mode", sa.String(16), nullable=False),
+    sa.Column("profile", sa.String(64), nullable=False),
+    sa.Column("profile_version", sa.String(32), nullable=False),
+    sa.Column("ruleset", sa.String(32), nullable=False),
+    sa.Column("status", sa.String(24), nullable=False),
+    sa.Column("reason", sa.String(64)),
+    sa.Column("route", sa.String(24)),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("lost_claims", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("fence", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("lease_owner", sa.String(80)),
+    sa.Column("lease_expires_ms", _Ms),
+    sa.Column("available_ms", _Ms, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("submission", sa.JSON, nullable=False),
+    sa.Column("notes", sa.JSON, nullable=False),
+    sa.Column("decision", sa.JSON),
+    sa.Column("result", sa.JSON),
+    sa.Column("failure", sa.JSON),
+    sa.Column("usage", sa.JSON, nullable=False),
+    sa.Column("content_key", sa.String(64), nullable=False),
+    sa.Column("duplicate_of", _Id),
+    sa.Column("escalation_id", _Id),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Column("cancel_requested_ms", _Ms),
+    sa.Column("expires_ms", _Ms),
+    sa.Index("ix_items_tenant_created", "tenant", "created_ms", "id"),
+    sa.Index("ix_items_tenant_external_id", "tenant", "external_id"),
+    sa.Index("ix_items_tenant_content_key", "tenant", "content_key"),
+    sa.Index(
+        "ix_items_waiting",
+        "available_ms",
+        "id",
+        sqlite_where=sa.text("status = 'queued'"),
+        postgresql_where=sa.text("status = 'queued'"),
+    ),
+    sa.Index(
+        "ix_items_leased",
+        "lease_expires_ms",
+        sqlite_where=sa.text("lease_expires_ms IS NOT NULL"),
+        postgresql_where=sa.text("lease_expires_ms IS NOT NULL"),
+    ),
+)
+
+files = sa.Table(
+    "files",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("part", sa.String(64), nullable=False),
+    sa.Column("role", sa.String(64)),
+    sa.Column("file_name", sa.String(255)),
+    sa.Column("declared_type", sa.String(127)),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("media_type", sa.String(127), nullable=False),
+    sa.Column("verdict", sa.String(24)),
+    sa.Column("screening", sa.JSON),
+    sa.Index("ix_files_item", "item_id", "position"),
+)
+
+history = sa.Table(
+    "history",
+    metadata,
+    sa.Column("id", _Sequence, primary_key=True, autoincrement=True),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Column("from_status", sa.String(24)),
+    sa.Column("to_status", sa.String(24), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("fence", sa.Integer, nullable=False),
+    sa.Column("actor", sa.String(80), nullable=False),
+    sa.Column("reason", sa.String(255)),
+    sa.Index("ix_history_item", "item_id", "id"),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("seq", _Sequence, primary_key=True, autoincrement=True),
+    sa.Column("id", _Id, nullable=False, unique=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("type", sa.String(48), nullable=False),
+    sa.Column("resource", _Id, nullable=False),
+    sa.Column("resource_version", sa.Integer, nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Index("ix_events_tenant_seq", "tenant", "seq"),
+    sa.Index("ix_events_resource", "resource", "seq"),
+    sqlite_autoincrement=True,
+)
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("scope", sa.String(80), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("meta_fingerprint", sa.String(64), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Index("ix_idempotency_keys_created", "created_ms"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("name", sa.String(120)),
+    sa.Column("secret_hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("hint", sa.String(16), nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("last_used_ms", _Ms),
+    sa.Column("revoked_ms", _Ms),
+)

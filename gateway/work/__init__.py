@@ -1,0 +1,1 @@
+"""How work reaches a worker: rows are the queue, signals only shorten the wait."""
