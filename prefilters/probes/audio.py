@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
-from prefilters.media import HEAD_BYTES, behind_id3, sniff_file
+from prefilters.media import sniff_file
+from prefilters.probes.audio_declared import declared_s, is_cut_short
 
 SILENCE_DBFS = -120.0
 """What digital silence is reported as, since its logarithm is not a number."""
@@ -54,7 +55,7 @@ _CPU_SHARE = 0.5
 def header(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
     """Codec, rate, channels and the length that the header declares. Nothing is decoded beyond what FFmpeg probes.
 
-    Raises `ProbeError`: `empty`, `corrupt` (not readable as what its first bytes say) or `no_audio`.
+    Raises `ProbeError`: `empty`, `corrupt` (not readable as what its first bytes say), `truncated` or `no_audio`.
     """
     with _opened(path) as (container, stream):
         facts: dict[str, FactValue] = {"audio.codec": str(stream.codec_context.codec.canonical_name)}
@@ -62,9 +63,9 @@ def header(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
             facts["audio.rate_hz"] = int(stream.rate)
         if stream.channels:
             facts["audio.channels"] = int(stream.channels)
-        declared_s = _declared_s(path, container, stream)
-        if declared_s is not None:
-            facts["audio.declared_s"] = round(declared_s, 3)
+        declared = declared_s(path, container, stream)
+        if declared is not None:
+            facts["audio.declared_s"] = round(declared, 3)
         return facts
 
 
@@ -75,27 +76,27 @@ def samples(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
     times; `audio.cut` is then unknown. Raises `ProbeError`: as `header`, and `corrupt` where no sample can be decoded.
     """
     with _opened(path) as (container, stream):
-        declared_s = _declared_s(path, container, stream)
+        declared = declared_s(path, container, stream)
         codec = str(stream.codec_context.codec.canonical_name)
         level = _Level(full_scale=_FULL_SCALE.get(codec, 0.9999))
         decoding = _Decoding(container, stream, limits)
         for batch in _batches(decoding):
             level.add(batch)
         if not decoding.decoded_s:
-            raise ProbeError(_nothing_decoded(decoding, declared_s), f"{decoding.packets} packets gave no sample")
+            raise ProbeError(_nothing_decoded(decoding, declared), f"{decoding.packets} packets gave no sample")
         facts: dict[str, FactValue] = {"decode.status": DecodeStatus.OK.value, "audio.codec": codec}
         facts["audio.duration_s"] = round(decoding.decoded_s + decoding.undecoded_s(), 3)
         facts["audio.peak_dbfs"] = _dbfs(level.peak)
         facts["audio.rms_dbfs"] = _dbfs(math.sqrt(level.squares / level.count))
         facts["audio.clipping_share"] = round(level.clipped / level.count, 6)
-        if declared_s is not None:
-            facts["audio.declared_s"] = round(declared_s, 3)
+        if declared is not None:
+            facts["audio.declared_s"] = round(declared, 3)
             if decoding.ended:
-                facts["audio.cut"] = is_cut(declared_s, decoding.decoded_s)
+                facts["audio.cut"] = falls_short(declared, decoding.decoded_s)
         return facts
 
 
-def is_cut(declared_s: float, decoded_s: float) -> bool:
+def falls_short(declared_s: float, decoded_s: float) -> bool:
     """Whether decoding fell short of the header by more than a tenth and more than a second."""
     return declared_s - decoded_s > max(1.0, declared_s / 10)
 
@@ -131,7 +132,9 @@ def _opened(path: Path | str) -> Iterator[tuple[Any, Any]]:
     try:
         container = av.open(str(path), format=demuxer, container_options=options, metadata_errors="replace")
     except (av.error.FFmpegError, ValueError) as exc:
-        raise ProbeError(DecodeStatus.CORRUPT, f"the {demuxer} demuxer refused it: {exc}") from exc
+        is_cut = isinstance(exc, av.error.EOFError) or (demuxer == "mov" and is_cut_short(path))
+        status = DecodeStatus.TRUNCATED if is_cut else DecodeStatus.CORRUPT
+        raise ProbeError(status, f"the {demuxer} demuxer refused it: {exc}") from exc
     with container:
         if not container.streams.audio:
             raise ProbeError(DecodeStatus.NO_AUDIO, f"{len(container.streams)} streams, none of audio")
@@ -139,25 +142,6 @@ def _opened(path: Path | str) -> Iterator[tuple[Any, Any]]:
         if stream.codec_context is None:
             raise ProbeError(DecodeStatus.CORRUPT, "no decoder for the audio stream")
         yield container, stream
-
-
-def _declared_s(path: Path | str, container: Any, stream: Any) -> float | None:
-    """What the header says. None where it says nothing and FFmpeg would guess from the bit rate and the file's size."""
-    if container.format.name in ("mp3", "aac") and not _has_frame_count(path):
-        return None
-    if stream.duration is not None and stream.time_base:
-        declared_s = float(stream.duration * stream.time_base)
-    elif container.duration is not None:
-        declared_s = container.duration / 1_000_000
-    else:
-        return None
-    return declared_s if declared_s > 0 else None
-
-
-def _has_frame_count(path: Path | str) -> bool:
-    with open(path, "rb") as file:
-        head = behind_id3(file, file.read(HEAD_BYTES))
-    return any(tag in head for tag in (b"Xing", b"Info", b"VBRI"))
 
 
 class _Decoding:
@@ -217,9 +201,9 @@ class _Decoding:
             yield packet
 
 
-def _nothing_decoded(decoding: _Decoding, declared_s: float | None) -> DecodeStatus:
+def _nothing_decoded(decoding: _Decoding, declared: float | None) -> DecodeStatus:
     # The last packet of every stream is an empty one that flushes the decoder.
-    return DecodeStatus.EMPTY if decoding.packets <= 1 and declared_s is None else DecodeStatus.CORRUPT
+    return DecodeStatus.EMPTY if decoding.packets <= 1 and declared is None else DecodeStatus.CORRUPT
 
 
 @dataclass(slots=True)
@@ -264,4 +248,4 @@ def _in_unit_range(raw: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _dbfs(amplitude: float) -> float:
-    return max(SILENCE_DBFS, round(20 * math.log10(amplitude), 2)) if amplitude > 0 else SILENCE_DBFS
+    return max(SILENCE_DBFS, round(20 * math.log10(amplitude), 2) + 0.0) if amplitude > 0 else SILENCE_DBFS
