@@ -67,7 +67,7 @@ FACTS: tuple[FactSpec, ...] = (
     _f("image.blank", bool, "", Stage.PIXELS, "One even tone: nothing is in the picture."),
     _f("image.near_complete", bool, "", Stage.PIXELS, "Only the end marker is missing; complete to the eye."),
     _f("image.phash", str, "64-bit hex", Stage.PIXELS, "Perceptual hash of the upright picture (DCT)."),
-    _f("text.tokens", int, "tokens", Stage.TEXT, "Tokens (`o200k_base`) of confident words only. At depth `gate` counting stops once the rule is satisfied."),
+    _f("text.tokens", int, "tokens", Stage.TEXT, "Tokens (`o200k_base`) of confident words only; a CJK character counts one. At depth `gate` counting stops once the rule is satisfied."),
     _f("text.words", int, "words", Stage.TEXT, "Confident words; CJK counts by character."),
     _f("text.confidence", float, "0..1", Stage.TEXT, "Mean confidence of all that was read, weighted by length."),
     _f("text.unread", int, "boxes", Stage.TEXT, "Places where text was seen but not read with confidence."),
