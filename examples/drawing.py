@@ -152,6 +152,9 @@ def wood(width: int, height: int, tone: Colour, random: np.random.Generator) -> 
 
 def wall(width: int, height: int, tone: Colour, random: np.random.Generator) -> Picture:
     """A room far out of focus: an even wall, window light from the left, and two blurred things."""
+    if width > 600:  # nothing here is sharper than a thumbnail shows
+        small = wall(width // 4, height // 4, tone, random)
+        return cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     glow = 1.06 - 0.34 * (x / width) - 0.12 * (y / height)
     picture = np.array(tone, np.float32) / 255 * glow[..., None]
@@ -214,13 +217,18 @@ class Camera:
 def lay(scene: Picture, flat: Picture, quad: npt.ArrayLike) -> None:
     """Put `flat` into `scene` by perspective; its corners go to `quad`, clockwise from the upper left."""
     height, width = flat.shape[:2]
+    there = np.asarray(quad, np.float32)
+    x0, y0 = np.clip(np.floor(there.min(axis=0)) - 1, 0, None).astype(int)
+    x1, y1 = np.ceil(there.max(axis=0)).astype(int) + 2
+    window = scene[y0:y1, x0:x1]
+    there = there - np.array([x0, y0], np.float32)
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32) - 0.5
-    matrix = cv2.getPerspectiveTransform(corners, np.asarray(quad, np.float32))
-    size = (scene.shape[1], scene.shape[0])
+    matrix = cv2.getPerspectiveTransform(corners, there)
+    size = (window.shape[1], window.shape[0])
     picture = cv2.warpPerspective(flat, matrix, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    cover = polygon_mask(scene.shape[:2], quad)[..., None]
-    scene *= 1 - cover
-    scene += picture * cover
+    cover = polygon_mask(window.shape, there)[..., None]
+    window *= 1 - cover
+    window += picture * cover
 
 
 def polygon_mask(shape: tuple[int, ...], corners: npt.ArrayLike, *, blur: float = 0.0) -> Picture:

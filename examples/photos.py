@@ -9,7 +9,6 @@ import numpy as np
 
 from examples import labels
 from examples.drawing import (
-    FRONT,
     Camera,
     Carton,
     Jar,
@@ -78,6 +77,15 @@ def candle_carton(*, width: int = 480) -> Print:
     scene = table_scene(camera, seed=41, tone=(96, 88, 84), room=(214, 206, 200))
     stand(scene, camera, Carton(labels.candle(), (50, 54, 64), 80, 100, 80, -28), seed=42)
     return expose(scene, seed=43)
+
+
+def thumbnail(picture: Print, side: int) -> Print:
+    """The middle square of a picture, reduced as a shop system does it for its lists."""
+    height, width = picture.shape[:2]
+    edge = min(height, width)
+    top, left = (height - edge) // 2, (width - edge) // 2
+    square = picture[top : top + edge, left : left + edge]
+    return cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA).astype(np.uint8)
 
 
 def honey_jar(ean: str) -> Print:
@@ -186,7 +194,3 @@ def _speckle(size: int) -> Picture:
     ):
         cv2.circle(dots, (round(cx * 16), round(cy * 16)), round(r * 16 * size / 1400), 0.78, -1, cv2.LINE_AA, 4)
     return blurred(dots, 0.8)
-
-
-__all__ = ["FRONT", "Box", "candle_carton", "honey_jar", "jam_jar", "jasmine_carton", "mug_packshot", "soap_carton",
-           "soap_small_print", "tea_carton"]  # fmt: skip

@@ -25,6 +25,14 @@ class SpeechToolMissing(Exception):
         )
 
 
+def require_speech_tool() -> str:
+    """The path of espeak-ng. Raises `SpeechToolMissing`."""
+    program = shutil.which("espeak-ng")
+    if program is None:
+        raise SpeechToolMissing
+    return program
+
+
 def wav_16(samples: Samples, rate: int) -> bytes:
     """A 16-bit mono WAV."""
     out = io.BytesIO()
@@ -36,12 +44,9 @@ def wav_16(samples: Samples, rate: int) -> bytes:
     return out.getvalue()
 
 
-def speak(text: str, *, voice: str = "en-gb", words_per_minute: int = 150) -> tuple[Samples, int]:
+def speak(text: str, *, voice: str = "en-gb", words_per_minute: int = 165) -> tuple[Samples, int]:
     """`text` in espeak-ng's voice, and its sampling rate. Raises `SpeechToolMissing`."""
-    program = shutil.which("espeak-ng")
-    if program is None:
-        raise SpeechToolMissing
-    command = [program, "-v", voice, "-s", str(words_per_minute), "--stdout"]
+    command = [require_speech_tool(), "-v", voice, "-s", str(words_per_minute), "--stdout"]
     spoken = subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
     return _wav_samples(spoken)
 

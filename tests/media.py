@@ -220,7 +220,7 @@ def animated_png(*, frames: int = 4, long_side: int = 480) -> bytes:
 
 def thumbnail(*, side: int = 48) -> bytes:
     """A square thumbnail of a candle carton: JPEG."""
-    return jpeg(_resized(photos.candle_carton(), side), 85)
+    return jpeg(photos.thumbnail(photos.candle_carton(), side), 85)
 
 
 def truncated(data: bytes | None = None, *, keep: float = 0.6) -> bytes:
