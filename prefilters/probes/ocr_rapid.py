@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from prefilters.probes.text import Box, Depth, TextReading, Word, evidence_tokens, is_cjk
+from prefilters.probes.text import MIN_CONFIDENCE, Box, Depth, TextReading, Word, evidence_tokens, is_cjk, is_confident
 
 Rgb = npt.NDArray[np.uint8]
 Quad = npt.NDArray[np.float32]
@@ -32,6 +32,10 @@ READ_ENLARGEMENT = 2.0
 """Small pictures are enlarged at most so much: a 198 px thumbnail shows its small print only then."""
 MAX_GATE_LINES = 24
 """Lines that a gate tries at most; what it leaves counts as unread."""
+MAX_READ_LINES = 300
+"""Lines that a read takes at most, biggest first (some 10 s of CPU); what it leaves counts as unread."""
+SAME_SIZE = 0.5
+"""Share of a box's area from which another one in its place is the same box seen again."""
 LINE_HEIGHT = 48
 """Height in pixels of a line as the recogniser takes it."""
 MAX_LINE_WIDTH = 2400
@@ -68,6 +72,11 @@ class Line:
         """Mean over the characters; 0 where nothing was read."""
         return sum(glyph.confidence for glyph in self.glyphs) / len(self.glyphs) if self.glyphs else 0.0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a confident word was read."""
+        return any(is_confident(word) for word in _words(self, (1, 1), 0))
+
 
 @dataclass(frozen=True, slots=True)
 class _Models:
@@ -87,23 +96,27 @@ class RapidOcr:
     def gate(self, rgb: Rgb, *, min_tokens: int) -> TextReading:
         """Read the biggest lines first, and stop once `min_tokens` tokens of confident words are there."""
         lines: list[Line] = []
-        seen: list[Quad] = []
+        left: list[Quad] = []
         for side in GATE_SIDES:
-            fresh = [quad for quad in _detect(rgb, side, GATE_ENLARGEMENT) if not _overlaps(quad, seen)]
-            seen += fresh
-            for quad in sorted(fresh, key=cv2.contourArea, reverse=True):
-                if len(lines) >= MAX_GATE_LINES:
-                    break
-                lines.append(_recognise(rgb, quad))
+            fresh = [
+                quad for quad in _detect(rgb, side, GATE_ENLARGEMENT) if not any(_is_same(quad, line) for line in lines)
+            ]
+            lines = [line for line in lines if not any(_holds(line.quad, quad) for quad in fresh)]
+            left = sorted(fresh, key=cv2.contourArea, reverse=True)
+            while left and len(lines) < MAX_GATE_LINES:
+                lines.append(_recognise(rgb, left.pop(0)))
                 if evidence_tokens(_plain_words(lines)) >= min_tokens:
-                    return _reading(rgb, lines, seen, depth=Depth.GATE, left=0)
-        return _reading(rgb, lines, seen, depth=Depth.GATE, left=len(seen) - len(lines))
+                    return _reading(rgb, lines, left, depth=Depth.GATE)
+            if left:
+                break
+        return replace(_reading(rgb, lines, left, depth=Depth.GATE), unread=_unread(lines) + len(left))
 
     def read(self, rgb: Rgb) -> TextReading:
-        """Read every line."""
-        quads = _detect(rgb, READ_SIDE, READ_ENLARGEMENT)
-        lines = [_recognise(rgb, quad) for quad in quads]
-        return _reading(rgb, lines, quads, depth=Depth.READ, left=0)
+        """Read every line, up to `MAX_READ_LINES`."""
+        quads = sorted(_detect(rgb, READ_SIDE, READ_ENLARGEMENT), key=cv2.contourArea, reverse=True)
+        lines = [_recognise(rgb, quad) for quad in quads[:MAX_READ_LINES]]
+        left = quads[MAX_READ_LINES:]
+        return replace(_reading(rgb, lines, left, depth=Depth.READ), unread=_unread(lines) + len(left))
 
 
 def preload() -> None:
@@ -133,6 +146,7 @@ def _session(model: str) -> Any:
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False  # it would keep the peak, 100 MB, for 3 % of CPU
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     path = resources.files("rapidocr").joinpath("models", model)
@@ -163,10 +177,17 @@ def _detect(rgb: Rgb, side: int, enlargement: float) -> list[Quad]:
     return [np.asarray(box, np.float32) for box in boxes]
 
 
-def _overlaps(quad: Quad, seen: Iterable[Quad]) -> bool:
-    """Whether the middle of the box lies in one that was looked at before."""
-    x, y = map(float, quad.mean(axis=0))
-    return any(cv2.pointPolygonTest(other, (x, y), False) >= 0 for other in seen)
+def _holds(quad: Quad, other: Quad) -> bool:
+    """Whether the middle of `other` lies in `quad`."""
+    x, y = map(float, other.mean(axis=0))
+    return cv2.pointPolygonTest(quad, (x, y), False) >= 0
+
+
+def _is_same(quad: Quad, line: Line) -> bool:
+    """Whether the box was looked at before: a line that read well, or one as big; a coarse look may merge lines."""
+    if not _holds(line.quad, quad):
+        return False
+    return line.is_settled or cv2.contourArea(quad) >= SAME_SIZE * cv2.contourArea(line.quad)
 
 
 def _recognise(rgb: Rgb, quad: Quad) -> Line:
@@ -273,15 +294,18 @@ def _span_box(quad: Quad, start: float, end: float, size: tuple[int, int]) -> Bo
     return round(float(x0), 4), round(float(y0), 4), round(float(x1), 4), round(float(y1), 4)
 
 
-def _reading(rgb: Rgb, lines: Sequence[Line], seen: Sequence[Quad], *, depth: Depth, left: int) -> TextReading:
+def _reading(rgb: Rgb, lines: Sequence[Line], left: Sequence[Quad], *, depth: Depth) -> TextReading:
     height, width = rgb.shape[:2]
     rows, rotation = in_reading_order([line for line in lines if line.glyphs])
     words = tuple(
         word for number, row in enumerate(rows) for line in row for word in _words(line, (width, height), number)
     )
-    unread = left + sum(line.confidence < 0.6 for line in lines)
-    covered = sum(cv2.contourArea(quad) for quad in seen) / (width * height)
-    return TextReading(words, unread, min(1.0, covered), "rapidocr", depth, rotation=rotation)
+    covered = sum(cv2.contourArea(quad) for quad in (*left, *(line.quad for line in lines))) / (width * height)
+    return TextReading(words, _unread(lines), min(1.0, covered), "rapidocr", depth, rotation=rotation)
+
+
+def _unread(lines: Iterable[Line]) -> int:
+    return sum(line.confidence < MIN_CONFIDENCE for line in lines)
 
 
 def in_reading_order(lines: Sequence[Line]) -> tuple[list[list[Line]], int]:
