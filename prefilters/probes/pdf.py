@@ -23,7 +23,7 @@ from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
 from prefilters.probes.pdf_active import has_active_content
-from prefilters.probes.pdf_layer import Layer, read_layer
+from prefilters.probes.pdf_layer import Layer, read_layer, reads_as_word
 from prefilters.probes.text import Depth, Source, TextReading, Word, evidence_tokens
 
 ENGINE = "pdfium"
@@ -259,8 +259,11 @@ class _PageReader:
 
         page = self._pdf.get_page(number)
         if self._min_tokens is None:
-            return ocr.read_array(_rendered(page, OCR_READ_SIDE), page=True)
-        return ocr.gate_array(_rendered(page, OCR_GATE_SIDE), min_tokens=self._min_tokens - self._tokens())
+            reading = ocr.read_array(_rendered(page, OCR_READ_SIDE), page=True)
+        else:
+            missing = self._min_tokens - self._tokens()
+            reading = ocr.gate_array(_rendered(page, OCR_GATE_SIDE), min_tokens=missing)
+        return replace(reading, words=tuple(word for word in reading.words if reads_as_word(word.text)))
 
     def _tokens(self) -> int:
         return evidence_tokens([word for reading in self._readings.values() for word in reading.words])
