@@ -13,7 +13,7 @@ _ACTING = frozenset(
 _MOST_PAGES = 50
 _MOST_ANNOTATIONS = 200
 _MOST_FIELDS = 500
-_MOST_CHAINED = 8
+_MOST_CHAINED = 32
 
 
 def has_active_content(document: pikepdf.Pdf) -> bool:
@@ -54,12 +54,16 @@ def _fields(document: pikepdf.Pdf) -> Iterator[Any]:
 
 
 def _acts(action: Any) -> bool:
-    for _ in range(_MOST_CHAINED):
-        if not isinstance(action, pikepdf.Dictionary):
-            return False
-        if str(action.get("/S")) in _ACTING:
-            return True
-        action = action.get("/Next")
+    """Whether this action, or one of those that follow it, does more than turn pages and open web links."""
+    waiting, seen = [action], 0
+    while waiting and seen < _MOST_CHAINED:
+        action, seen = waiting.pop(), seen + 1
+        if isinstance(action, pikepdf.Array):
+            waiting.extend(_dictionaries(action, _MOST_CHAINED))
+        elif isinstance(action, pikepdf.Dictionary):
+            if str(action.get("/S")) in _ACTING:
+                return True
+            waiting.append(action.get("/Next"))
     return False
 
 
