@@ -1,0 +1,249 @@
+"""A tool call, and the keys under which the guard recognises it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import posixpath
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_DEPTH: Final = 100
+"""Levels of nesting that are read; deeper arguments are judged by their text, or as no JSON at all."""
+
+MAX_NODES: Final = 200_000
+"""Values that are read in one call's arguments; a larger tree is judged like one that is too deep."""
+
+MAX_NUMBERS: Final = 64
+"""A call with more numbers than this has no shape: it is never compared number by number."""
+
+MAX_FOLDED_CHARS: Final = 2_000
+"""Longer texts keep their spelling: documents differ by more than case and blanks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What the model asked for, as it asked for it."""
+
+    tool: str
+    args: object = None
+    """The parsed arguments, normally a mapping; a `str` is read like `args_raw`."""
+    args_raw: str | None = None
+    """The arguments as the model's text. Wins over `args`, and need not be JSON."""
+    call_id: str | None = None
+    """The provider's id; None, repeated and reused ids are all allowed."""
+    turn: str | int | None = None
+    """The model message this call belongs to; None means a message of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallKeys:
+    """The forms in which one call is compared with earlier ones: digests and numbers, no argument text."""
+
+    signature: str
+    """`sha256:` over tool and canonical arguments: equal for key order, number form and Unicode form."""
+    folded: str
+    """The same with case, blanks, path forms and sentence punctuation folded away."""
+    shape: str | None
+    """The same with every number left out; None when the call holds no number, or too many."""
+    paths: tuple[str, ...] = ()
+    """Where the numbers stand, as dotted paths (`region.0`), in canonical order."""
+    numbers: tuple[str, ...] = ()
+    """The numbers themselves, in canonical spelling (`1.0` is `1`)."""
+    is_json: bool = True
+    """False when the arguments are no JSON: then all such calls of a tool share one signature."""
+
+
+class _Unreadable(Exception):
+    """The arguments nest too deep, hold too much, or contain themselves."""
+
+
+@dataclass(slots=True)
+class _Scan:
+    ignored: frozenset[str]
+    nodes: int = 0
+    folds: bool = False
+    paths: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_PLAIN = re.compile(r"[a-z0-9_\-]*")
+_SENTENCE_END = ".,;:!?…。，；：！？、"
+_NO_IGNORED: Final[frozenset[str]] = frozenset()
+
+
+def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys:
+    """The keys of `call`; `ignored` names arguments (dotted paths) that never make a difference.
+
+    Never raises: arguments that are no JSON, too deep, too large or cyclic get keys too.
+    """
+    raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
+    args = call.args
+    if raw is not None:
+        try:
+            args = _parse(raw)
+        except RecursionError:
+            return _keys_of_text(call.tool, raw)
+        except ValueError:
+            return _keys_of_broken(call.tool)
+    scan = _Scan(ignored)
+    try:
+        normal, folded, shape = _walk({} if args is None else args, "", 0, scan)
+        text = _encode(normal)
+    except (_Unreadable, RecursionError):
+        return _keys_of_text(call.tool, raw) if raw is not None else _keys_of_broken(call.tool)
+    signature = _digest(call.tool, text)
+    has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS
+    if has_shape:
+        # The walk meets keys in the order in which the model wrote them; positions must not depend on it.
+        pairs = sorted(zip(scan.paths, scan.numbers, strict=True))
+        paths, numbers = tuple(p for p, _ in pairs), tuple(n for _, n in pairs)
+    else:
+        paths, numbers = (), ()
+    return CallKeys(
+        signature,
+        _digest(call.tool, _encode(folded)) if scan.folds else signature,
+        _digest(call.tool, _encode(shape)) if has_shape else None,
+        paths,
+        numbers,
+    )
+
+
+def canonical_args(args: object) -> str:
+    """`args` as canonical JSON text: keys sorted at every depth, NFC, one spelling per number.
+
+    Raises ValueError when they nest too deep, hold too much or contain themselves.
+    """
+    try:
+        return _encode(_walk(args, "", 0, _Scan(_NO_IGNORED))[0])
+    except (_Unreadable, RecursionError) as exc:
+        raise ValueError("arguments are too deep, too large or cyclic") from exc
+
+
+def is_integral(number: str) -> bool:
+    """Whether a canonical number (an entry of `CallKeys.numbers`) is whole."""
+    return number.lstrip("-").isdigit()
+
+
+def fold_text(text: str) -> str:
+    """`text` without differences of case, blanks, path forms and sentence punctuation at word ends.
+
+    A text that would be left empty keeps its spelling.
+    """
+    if _PLAIN.fullmatch(text) or len(text) > MAX_FOLDED_CHARS:
+        return text
+    words = text.casefold().split()
+    if len(words) == 1 and "/" in words[0] and "://" not in words[0]:
+        words = [posixpath.normpath(words[0])]
+    folded = " ".join(stripped for word in words if (stripped := word.rstrip(_SENTENCE_END)))
+    return folded or text
+
+
+def _parse(raw: str) -> object:
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # CPython refuses to convert very long digit strings; for us they are numbers like any other.
+        return json.loads(raw, parse_int=float)
+
+
+def _walk(value: object, path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
+    """(normal, folded, without numbers) forms of `value`."""
+    scan.nodes += 1
+    if depth > MAX_DEPTH or scan.nodes > MAX_NODES:
+        raise _Unreadable
+    kind = type(value)
+    if kind is str:
+        return _walk_text(value, scan)  # type: ignore[arg-type]
+    if value is None or kind is bool:
+        return value, value, value
+    if kind is int or kind is float:
+        return _walk_number(value, path, scan)  # type: ignore[arg-type]
+    if kind is dict or isinstance(value, Mapping):
+        return _walk_mapping(value, path, depth, scan)  # type: ignore[arg-type]
+    if isinstance(value, (list, tuple)):
+        items = [_walk(item, f"{path}.{i}" if path else str(i), depth + 1, scan) for i, item in enumerate(value)]
+        return [i[0] for i in items], [i[1] for i in items], [i[2] for i in items]
+    return _walk_foreign(value, path, depth, scan)
+
+
+def _walk_text(value: str, scan: _Scan) -> tuple[str, str, str]:
+    text = value if value.isascii() else unicodedata.normalize("NFC", value)
+    folded = fold_text(text)
+    if folded != text:
+        scan.folds = True
+    return text, folded, text
+
+
+def _walk_number(value: int | float, path: str, scan: _Scan) -> tuple[object, object, object]:
+    normal: object
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):
+        # Decimal digits of a huge integer may not be printable (and cost quadratic time); hexadecimal ones always are.
+        normal = value if value.bit_length() < 2_000 else f"number {value:x}"
+        token = str(value) if normal is value else str(normal)
+    else:
+        normal, token = (value, repr(value)) if math.isfinite(value) else (f"number {value}", repr(value))
+    scan.paths.append(path)
+    scan.numbers.append(token)
+    return normal, normal, 0
+
+
+def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
+    normal: dict[str, object] = {}
+    folded: dict[str, object] = {}
+    shape: dict[str, object] = {}
+    for key, item in value.items():
+        name = key if isinstance(key, str) else f"{type(key).__name__} {key!r}"
+        if not name.isascii():
+            name = unicodedata.normalize("NFC", name)
+        below = f"{path}.{name}" if path else name
+        if below in scan.ignored:
+            continue
+        while name in normal:
+            name += "\x00"
+        normal[name], folded[name], shape[name] = _walk(item, below, depth + 1, scan)
+    return normal, folded, shape
+
+
+def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
+    """Values that JSON does not know, as plain Python functions get them."""
+    if isinstance(value, str):
+        return _walk_text(str.__str__(value), scan)
+    if isinstance(value, int):
+        return _walk_number(int(value), path, scan)
+    if isinstance(value, float):
+        return _walk_number(float(value), path, scan)
+    if isinstance(value, (bytes, bytearray)):
+        form: object = f"bytes {hashlib.sha256(value).hexdigest()}"
+    elif isinstance(value, (set, frozenset)):
+        form = sorted(_encode(_walk(item, path, depth + 1, scan)[0]) for item in value)
+    else:
+        try:
+            form = f"{type(value).__qualname__} {_ADDRESS.sub('', repr(value))}"
+        except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything, and must not stop the agent
+            form = type(value).__qualname__
+    return form, form, form
+
+
+def _digest(tool: str, text: str) -> str:
+    return "sha256:" + hashlib.sha256(f"{tool}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _keys_of_text(tool: str, raw: str) -> CallKeys:
+    signature = _digest(tool, f"text {raw}")
+    return CallKeys(signature, signature, None)
+
+
+def _keys_of_broken(tool: str) -> CallKeys:
+    signature = _digest(tool, "no JSON")
+    return CallKeys(signature, signature, None, is_json=False)

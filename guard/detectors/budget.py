@@ -1,0 +1,100 @@
+"""Backstops: limits that are blind to what calls bring.
+
+The case that it alone catches: work that is new at every step and never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from guard.finding import Detector, Finding, ReasonCode
+from guard.ladder import GuardAction
+from guard.marks import Marks
+from guard.memory import BoundedMap
+from guard.policy import Effect, GuardPolicy, ToolTraits
+from guard.trace import CallView, OutcomeRecord
+
+
+@dataclass(slots=True)
+class BudgetMemory:
+    """What was spent so far."""
+
+    calls: BoundedMap[int] = field(default_factory=BoundedMap)
+    writes: BoundedMap[int] = field(default_factory=BoundedMap)
+    tokens: int = 0
+    cost: float = 0.0
+    started_at: float | None = None
+    latest: float | None = None
+    paused_s: float = 0.0
+    extra_steps: int = 0
+
+
+def steps_max(memory: BudgetMemory, policy: GuardPolicy) -> int | None:
+    """The step limit with what people added to it."""
+    return None if policy.budget.steps is None else policy.budget.steps + memory.extra_steps
+
+
+def find(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Finding | None:
+    """Before the call: the first limit of the run that it would pass."""
+    return next(_passed(memory, marks, policy), None)
+
+
+def _passed(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Iterator[Finding]:
+    budget = policy.budget
+    limit = steps_max(memory, policy)
+    if limit is not None and marks.step + 1 > limit:
+        yield _halt(ReasonCode.STEP_BUDGET, marks.step + 1)
+    if budget.tokens is not None and memory.tokens >= budget.tokens:
+        yield _halt(ReasonCode.TOKEN_BUDGET, memory.tokens)
+    if budget.cost is not None and memory.cost >= budget.cost:
+        yield _halt(ReasonCode.COST_BUDGET, 1)
+    if budget.seconds is not None and seconds_spent(memory) >= budget.seconds:
+        yield _halt(ReasonCode.TIME_BUDGET, 1)
+
+
+def is_tool_spent(memory: BudgetMemory, tool: str, policy: GuardPolicy, traits: ToolTraits) -> bool:
+    """Whether one more call of `tool` would pass the limit of its calls, or of its successful writes."""
+    limits = [limit for limit in (policy.budget.calls_per_tool, traits.max_calls) if limit is not None]
+    if limits and (memory.calls.get(tool) or 0) >= min(limits):
+        return True
+    return traits.max_writes is not None and (memory.writes.get(tool) or 0) >= traits.max_writes
+
+
+def seconds_spent(memory: BudgetMemory) -> float:
+    """Seconds between the first and the latest time handed in, pauses taken out."""
+    if memory.started_at is None or memory.latest is None:
+        return 0.0
+    return memory.latest - memory.started_at - memory.paused_s
+
+
+def observe_now(memory: BudgetMemory, now: float | None) -> None:
+    """Fold a time in; a clock that goes back is ignored."""
+    if now is None:
+        return
+    if memory.started_at is None:
+        memory.started_at = now
+    if memory.latest is None or now > memory.latest:
+        memory.latest = now
+
+
+def observe_call(memory: BudgetMemory, call: CallView) -> None:
+    """Fold the call in."""
+    memory.calls.put(call.tool, (memory.calls.get(call.tool) or 0) + 1)
+
+
+def observe_outcome(memory: BudgetMemory, call: CallView, outcome: OutcomeRecord) -> None:
+    """Fold the outcome in."""
+    charge(memory, outcome.tokens, outcome.cost)
+    if outcome.code is None and call.effect is Effect.MUTATING:
+        memory.writes.put(call.tool, (memory.writes.get(call.tool) or 0) + 1)
+
+
+def charge(memory: BudgetMemory, tokens: int, cost: float) -> None:
+    """Add what was spent outside tool calls, such as model calls."""
+    memory.tokens += tokens
+    memory.cost += cost
+
+
+def _halt(reason: ReasonCode, occurrence: int) -> Finding:
+    return Finding(Detector.BUDGET, reason, occurrence, GuardAction.HALT)

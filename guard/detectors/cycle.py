@@ -1,0 +1,128 @@
+"""Cycles: 2 to 4 calls in turn with the same results lap after lap.
+
+The case that it alone catches in time: one call whose two results alternate; each result restarts the call's own count,
+and yet every lap is like the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from guard.finding import Detector, Finding, ReasonCode
+from guard.ladder import GuardAction, action_for
+from guard.policy import GuardPolicy
+from guard.trace import CallView, OutcomeRecord
+
+PERIODS: Final = (2, 3, 4)
+_WINDOW: Final = 12
+
+
+@dataclass(slots=True)
+class Link:
+    """One call of the sequence; `result` is None while it is open, or when it was refused out of rhythm."""
+
+    index: int
+    step: int
+    signature: str
+    result: str | None = None
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class CycleMemory:
+    """The latest calls, and for each period the index of the last call that did not fit it."""
+
+    links: list[Link] = field(default_factory=list)
+    last_index: int = 0
+    broken_at: list[int] = field(default_factory=lambda: [0] * len(PERIODS))
+
+
+def find(memory: CycleMemory, call: CallView, policy: GuardPolicy) -> Finding | None:
+    """Before the call: the lap in which it would be."""
+    if call.poller or len(memory.links) < 2:
+        return None
+    best = 0
+    for place, period in enumerate(PERIODS):
+        matched = memory.last_index - memory.broken_at[place]
+        if matched >= period and memory.links[-period].signature == call.keys.signature and _is_proven(memory, period):
+            best = max(best, 2 + matched // period)
+    if best < 2:
+        return None
+    action = action_for(policy.ladders.cycle, best)
+    return _finding(memory, best, GuardAction.ALLOW if action is GuardAction.WARN else action)
+
+
+def find_after(memory: CycleMemory, call: CallView, policy: GuardPolicy) -> Finding | None:
+    """After the outcome was observed: a warning when it completed a lap like the last."""
+    if call.poller or not memory.links or memory.links[-1].step != call.step:
+        return None
+    best = 0
+    for place, period in enumerate(PERIODS):
+        matched = memory.last_index - memory.broken_at[place]
+        if matched >= period and _is_proven(memory, period):
+            best = max(best, 1 + matched // period)
+    if best < 2:
+        return None
+    reached = action_for(policy.ladders.cycle, best)
+    return _finding(memory, best, GuardAction.ALLOW if reached is GuardAction.ALLOW else GuardAction.WARN)
+
+
+def observe_call(memory: CycleMemory, call: CallView, executes: bool) -> None:
+    """Fold the judged call in; a poller's call breaks every cycle and is part of none."""
+    if call.poller:
+        rearm(memory)
+        return
+    memory.last_index += 1
+    link = Link(memory.last_index, call.step, call.keys.signature, refused=not executes)
+    for place, period in enumerate(PERIODS):
+        earlier = memory.links[-period] if period <= len(memory.links) else None
+        if earlier is None or earlier.signature != link.signature:
+            memory.broken_at[place] = link.index
+        elif link.refused and link.result is None:
+            link.result = earlier.result
+    memory.links.append(link)
+    if len(memory.links) > _WINDOW:
+        del memory.links[0]
+
+
+def observe_outcome(memory: CycleMemory, call: CallView, outcome: OutcomeRecord) -> None:
+    """Fold the outcome in; outcomes may come in any order."""
+    links = memory.links
+    position = next((i for i in range(len(links) - 1, -1, -1) if links[i].step == call.step), None)
+    if position is None:
+        return
+    link = links[position]
+    link.result = outcome.digest
+    for place, period in enumerate(PERIODS):
+        earlier = links[position - period] if position >= period else None
+        if earlier is None or not _fits(earlier, link):
+            memory.broken_at[place] = max(memory.broken_at[place], link.index)
+        later = links[position + period] if position + period < len(links) else None
+        if later is not None and later.result is not None and not _fits(link, later):
+            memory.broken_at[place] = max(memory.broken_at[place], later.index)
+
+
+def rearm(memory: CycleMemory) -> None:
+    """Start anew."""
+    memory.links.clear()
+    memory.broken_at[:] = [memory.last_index] * len(PERIODS)
+
+
+def _fits(earlier: Link, link: Link) -> bool:
+    if earlier.signature != link.signature:
+        return False
+    return earlier.refused if earlier.result is None else earlier.result == link.result
+
+
+def _is_proven(memory: CycleMemory, period: int) -> bool:
+    """Whether the last lap has two different (call, result) pairs and none of the last two laps is still open."""
+    last = memory.links[-period:]
+    if len({(link.signature, link.result) for link in last}) < 2:
+        return False
+    return all(link.result is not None or link.refused for link in memory.links[-2 * period :])
+
+
+def _finding(memory: CycleMemory, lap: int, action: GuardAction) -> Finding:
+    steps = tuple(link.step for link in memory.links[-8:])
+    return Finding(Detector.CYCLE, ReasonCode.CYCLE, lap, action, steps)

@@ -1,0 +1,190 @@
+"""Jitter and oscillation: calls that differ only in tuned numbers, with an equal result.
+
+The case that it alone catches: contrast that never repeats, and an ok result that never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from guard.call import is_integral
+from guard.finding import Detector, Finding, ReasonCode
+from guard.ladder import GuardAction, action_for
+from guard.marks import Marks
+from guard.memory import BoundedMap
+from guard.policy import GuardPolicy
+from guard.streak import MAX_EVIDENCE
+from guard.trace import CallView, OutcomeRecord
+
+MAX_LIKES: Final = 24
+"""Calls of one shape that are remembered: more than any ladder needs."""
+
+_MAX_RESULTS: Final = 32
+_MAX_KNOBS: Final = 256
+
+
+@dataclass(slots=True)
+class Like:
+    """One call of a shape."""
+
+    step: int
+    turn: int
+    numbers: list[str]
+    refused: bool
+    result: str | None = None
+    """None while it is open, or when it was refused."""
+    is_fresh: bool = False
+    """It ended ok, with a result that this shape had not had before."""
+
+
+@dataclass(slots=True)
+class Shape:
+    """Calls that are equal but for their numbers."""
+
+    paths: list[str]
+    progress: int
+    likes: list[Like] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    """The latest different results."""
+
+
+@dataclass(slots=True)
+class JitterMemory:
+    """Shapes of the run, and the number positions of each tool that are known to be knobs."""
+
+    shapes: BoundedMap[Shape] = field(default_factory=BoundedMap)
+    knobs: BoundedMap[list[str]] = field(default_factory=BoundedMap)
+
+
+def look_alikes(memory: JitterMemory, call: CallView, marks: Marks) -> tuple[Shape, tuple[bool, ...]] | None:
+    """The shape of `call` since the last progress, and which of its numbers are knobs as known today."""
+    if call.keys.shape is None:
+        return None
+    shape = memory.shapes.get(call.keys.shape)
+    if shape is None or shape.progress != marks.progress or not shape.likes:
+        return None
+    knobs = memory.knobs.get(call.tool)
+    if not knobs:
+        return None
+    mask = tuple([path in knobs for path in shape.paths])
+    return (shape, mask) if True in mask else None
+
+
+def is_look_alike(numbers: list[str], others: list[str], mask: tuple[bool, ...]) -> bool:
+    """Whether two calls of one shape count as the same: equal, or a knob moved (and whatever moved with it)."""
+    if numbers == others:
+        return True
+    return any(is_knob and a != b for a, b, is_knob in zip(numbers, others, mask, strict=True))
+
+
+def find(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+    """Before the call: refuses from the ladder's block on; a warning waits for the result."""
+    found = None if call.kept_wait else look_alikes(memory, call, marks)
+    if found is None:
+        return None
+    steps = _equal_results(*found, list(call.keys.numbers), call, None)
+    if not steps:
+        return None
+    occurrence = len(steps) + 1
+    action = action_for(policy.ladders.jitter.later(policy.poller_extra if call.poller else 0), occurrence)
+    return _finding(occurrence, GuardAction.ALLOW if action is GuardAction.WARN else action, steps)
+
+
+def find_after(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+    """After the outcome was observed: a warning when it was the same again."""
+    found = None if call.kept_wait else look_alikes(memory, call, marks)
+    if found is None:
+        return None
+    own = next((like for like in reversed(found[0].likes) if like.step == call.step), None)
+    if own is None:
+        return None
+    steps = _equal_results(*found, own.numbers, call, own.result)
+    if not steps:
+        return None
+    occurrence = len(steps) + 1
+    reached = action_for(policy.ladders.jitter.later(policy.poller_extra if call.poller else 0), occurrence)
+    return _finding(occurrence, GuardAction.ALLOW if reached is GuardAction.ALLOW else GuardAction.WARN, steps)
+
+
+def observe_call(memory: JitterMemory, call: CallView, executes: bool, marks: Marks) -> None:
+    """Fold the judged call in."""
+    keys = call.keys
+    if keys.shape is None:
+        return
+    _learn_knobs(memory, call)
+    shape = memory.shapes.get(keys.shape)
+    if shape is None:
+        shape = Shape(list(keys.paths), marks.progress)
+    elif shape.progress != marks.progress or call.kept_wait:
+        shape.likes.clear()
+        shape.results.clear()
+        shape.progress = marks.progress
+    shape.likes.append(Like(call.step, call.turn, list(keys.numbers), refused=not executes))
+    if len(shape.likes) > MAX_LIKES:
+        del shape.likes[0]
+    memory.shapes.put(keys.shape, shape)
+
+
+def observe_outcome(memory: JitterMemory, call: CallView, outcome: OutcomeRecord) -> None:
+    """Fold the outcome in."""
+    shape = None if call.keys.shape is None else memory.shapes.get(call.keys.shape)
+    if shape is None:
+        return
+    is_new = outcome.digest not in shape.results
+    for like in reversed(shape.likes):
+        if like.step == call.step:
+            like.result, like.is_fresh = outcome.digest, is_new and outcome.code is None
+            break
+    if is_new:
+        shape.results.append(outcome.digest)
+        if len(shape.results) > _MAX_RESULTS:
+            del shape.results[0]
+
+
+def keep_own(memory: JitterMemory, tool: str, key: str, numbers: tuple[str, ...], progress: int) -> None:
+    """Progress by a call of this shape leaves those that look like it standing under the new number."""
+    shape = memory.shapes.get(key)
+    if shape is None or shape.progress != progress - 1:
+        return
+    knobs = memory.knobs.get(tool) or ()
+    mask = tuple(path in knobs for path in shape.paths)
+    shape.likes = [like for like in shape.likes if is_look_alike(like.numbers, list(numbers), mask)]
+    shape.progress = progress
+
+
+def _learn_knobs(memory: JitterMemory, call: CallView) -> None:
+    knobs = memory.knobs.get(call.tool)
+    new = [
+        path
+        for path, number in zip(call.keys.paths, call.keys.numbers, strict=True)
+        if (knobs is None or path not in knobs) and (path in call.knobs or not is_integral(number))
+    ]
+    if new and len(knobs or ()) < _MAX_KNOBS:
+        memory.knobs.put(call.tool, [*(knobs or ()), *new])
+
+
+def _equal_results(
+    shape: Shape, mask: tuple[bool, ...], numbers: list[str], call: CallView, result: str | None
+) -> tuple[int, ...]:
+    """Steps of earlier messages' look-alikes in the latest streak of one result, one step a message, oldest first."""
+    steps: list[int] = []
+    turn = call.turn
+    for like in reversed(shape.likes):
+        if like.turn >= call.turn or not is_look_alike(numbers, like.numbers, mask):
+            continue
+        if like.result is None:
+            if not like.refused:
+                continue
+        elif result is None:
+            result = like.result
+        elif like.result != result:
+            break
+        if like.turn != turn:
+            turn = like.turn
+            steps.append(like.step)
+    return tuple(reversed(steps)) if result is not None else ()
+
+
+def _finding(occurrence: int, action: GuardAction, steps: tuple[int, ...]) -> Finding:
+    return Finding(Detector.JITTER, ReasonCode.JITTER, occurrence, action, steps[-MAX_EVIDENCE:])

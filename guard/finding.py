@@ -1,0 +1,89 @@
+"""What a detector saw: a count on a ladder, with the steps that prove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from guard.ladder import GuardAction
+
+
+class Detector(Enum):
+    """The detectors, in the order in which equal findings win."""
+
+    CONTROL = "control"
+    BUDGET = "budget"
+    RULE = "rule"
+    REPEAT = "repeat"
+    RUN = "run"
+    CYCLE = "cycle"
+    FOLDING = "folding"
+    JITTER = "jitter"
+    TUNING = "tuning"
+    STALE = "stale"
+    ERROR_CODES = "error_codes"
+
+
+class ReasonCode(Enum):
+    """Why a call was warned about or refused: the vocabulary of the HTTP API."""
+
+    REPEATED_CALL = "repeated_call"
+    CYCLE = "cycle"
+    JITTER = "jitter"
+    STALE_RESULTS = "stale_results"
+    REPEATED_ERROR = "repeated_error"
+    STEP_BUDGET = "step_budget"
+    TOOL_BUDGET = "tool_budget"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105 - a name of the API, not a secret
+    COST_BUDGET = "cost_budget"
+    TIME_BUDGET = "time_budget"
+    TOOL_BANNED = "tool_banned"
+    RULE = "rule"
+    RUN_CANCELLED = "run_cancelled"
+    RUN_PAUSED = "run_paused"
+
+
+class EndReason(Enum):
+    """Why a run ended at a halt."""
+
+    REPEATED_TOOL_CALLS = "repeated_tool_calls"
+    REPEATED_ERROR = "repeated_error"
+    BUDGET = "budget"
+    RULE = "rule"
+    CANCELLED = "cancelled"
+
+
+END_REASONS: dict[ReasonCode, EndReason] = {
+    ReasonCode.REPEATED_CALL: EndReason.REPEATED_TOOL_CALLS,
+    ReasonCode.CYCLE: EndReason.REPEATED_TOOL_CALLS,
+    ReasonCode.JITTER: EndReason.REPEATED_TOOL_CALLS,
+    ReasonCode.STALE_RESULTS: EndReason.REPEATED_TOOL_CALLS,
+    ReasonCode.REPEATED_ERROR: EndReason.REPEATED_ERROR,
+    ReasonCode.STEP_BUDGET: EndReason.BUDGET,
+    ReasonCode.TOOL_BUDGET: EndReason.BUDGET,
+    ReasonCode.TOKEN_BUDGET: EndReason.BUDGET,
+    ReasonCode.COST_BUDGET: EndReason.BUDGET,
+    ReasonCode.TIME_BUDGET: EndReason.BUDGET,
+    ReasonCode.TOOL_BANNED: EndReason.REPEATED_TOOL_CALLS,
+    ReasonCode.RULE: EndReason.RULE,
+    ReasonCode.RUN_CANCELLED: EndReason.CANCELLED,
+    ReasonCode.RUN_PAUSED: EndReason.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One detector's view of one call."""
+
+    detector: Detector
+    reason: ReasonCode
+    occurrence: int
+    """The how-manieth like it this call is, counted as the detector counts; 1 is the first."""
+    action: GuardAction
+    """What the detector's ladder asks for at this occurrence."""
+    evidence: tuple[int, ...] = ()
+    """Step numbers that this count rests on, oldest first; not necessarily all of them."""
+    rule: str | None = None
+    """The rule's name, for findings of rules; the code, for error codes."""
+    detail: str | None = None
+    """A sentence of its own, where the reason's standard text does not say enough."""

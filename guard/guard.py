@@ -1,0 +1,654 @@
+"""The guard of one run: it is asked before and after each tool call, and keeps no state but the trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from guard import capabilities, guidance, metarules
+from guard.call import ToolCall, read_keys
+from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
+from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat, run, stale, tuning
+from guard.escalation import Escalation
+from guard.finding import END_REASONS, Detector, Finding, ReasonCode
+from guard.ladder import GuardAction
+from guard.metarules import Facts, Rule, RuleCall
+from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Effect, GuardPolicy, Mode, ToolTraits, classify_error
+from guard.redact import redacted_args
+from guard.results import Outcome, digest_of, excerpt_of
+from guard.snapshot import dump, load
+from guard.state import (
+    GuardState,
+    empty_state,
+    find_open,
+    incident_of,
+    observe,
+    observe_call,
+    observe_control,
+    observe_outcome,
+    observe_verdict_after,
+    open_turn,
+)
+from guard.trace import CallRecord, CallView, Control, ControlRecord, OutcomeRecord, Record, Trace
+
+SNAPSHOT_VERSION: Final = 1
+_MAX_TOOL_CHARS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a run stands after a person, or the fallback, let it go on."""
+
+    epoch: int
+    halts: int
+    """Halts of the run so far."""
+    steps: int
+    steps_max: int | None
+    banned_tools: tuple[str, ...]
+
+
+class Guard:
+    """Judges the tool calls of one run of one task.
+
+    Does no I/O and reads no clock: `now` is seconds from any clock that goes forward, always the same one, and may be
+    left out where neither the time budget nor announced waits matter. Not safe for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        policy: GuardPolicy | None = None,
+        *,
+        tools: Mapping[str, ToolTraits] | None = None,
+        facts: Facts | None = None,
+        rules: Iterable[Rule] | None = None,
+        keep_trace: bool = True,
+    ) -> None:
+        """A guard for a task that has not begun.
+
+        `tools` are the traits that tools declare, `facts` the item's facts for meta-rules. Without `keep_trace` only
+        `last_record` is kept, so that memory stays bounded; the caller then stores each record itself.
+        """
+        self.policy = policy or GuardPolicy()
+        self.tools: dict[str, ToolTraits] = dict(tools or {})
+        self.facts: Facts = dict(facts or {})
+        self.trace = Trace()
+        self.last_record: Record | None = None
+        self._rules = metarules.default_rules(self.policy) if rules is None else tuple(rules)
+        self._keep_trace = keep_trace
+        self._records = 0
+        self._state = empty_state(self.policy)
+        self._undeclared = ToolTraits(effect=self.policy.undeclared_effect)
+
+    @classmethod
+    def from_trace(
+        cls,
+        trace: Trace,
+        policy: GuardPolicy | None = None,
+        *,
+        tools: Mapping[str, ToolTraits] | None = None,
+        facts: Facts | None = None,
+        rules: Iterable[Rule] | None = None,
+        keep_trace: bool = True,
+        snapshot: Mapping[str, Any] | None = None,
+    ) -> Guard:
+        """The guard exactly as it was after the last record of `trace`.
+
+        With a `snapshot` only the records after it are folded in. Raises ValueError, TypeError or KeyError when the
+        snapshot is not one of this version.
+        """
+        guard = cls(policy, tools=tools, facts=facts, rules=rules, keep_trace=keep_trace)
+        records = trace.records
+        if snapshot is not None:
+            if snapshot["version"] != SNAPSHOT_VERSION:
+                raise ValueError(f"snapshot version {snapshot['version']!r} is not {SNAPSHOT_VERSION}")
+            guard._state = load(GuardState, snapshot["state"])
+        skipped = 0 if snapshot is None else int(snapshot["records"])
+        for record in records[skipped:]:
+            observe(guard._state, record, guard.policy)
+        if keep_trace:
+            guard.trace.records.extend(records)
+        guard._records = max(len(records), skipped)
+        guard.last_record = records[-1] if records else None
+        return guard
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as JSON values, with the number of records and steps that it stands for. A cache: never needed."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "records": self._records,
+            "step": self._state.marks.step,
+            "state": dump(self._state),
+        }
+
+    def declare(self, tool: str, traits: ToolTraits) -> None:
+        """Say what `tool` does; its earlier calls keep what they were taken for."""
+        self.tools[tool] = traits
+
+    def register_rule(self, rule: Rule) -> Rule:
+        """Add a meta-rule to this guard; returns it, for use as a decorator."""
+        self._rules = (*self._rules, rule)
+        return rule
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether the run stands still until `resume` or `fall_back`."""
+        return self._state.marks.halted is not None or self._state.marks.cancelled
+
+    @property
+    def halts(self) -> int:
+        """Halts of this run so far."""
+        return self._state.marks.halts
+
+    @property
+    def steps(self) -> int:
+        """Calls of this run so far, refused ones included."""
+        return self._state.marks.step
+
+    @property
+    def epoch(self) -> int:
+        """How often this run was resumed."""
+        return self._state.marks.epoch
+
+    @property
+    def closed_tools(self) -> tuple[str, ...]:
+        """Tools that this run can no longer reach."""
+        return self._state.closed.names()
+
+    def before(self, call: ToolCall, *, now: float | None = None) -> Decision:
+        """Whether `call` may run. Never raises, whatever the model sent.
+
+        The calls of one message are judged in order; each must be asked about before it runs.
+        """
+        now = _finite(now)
+        turn_key = call.turn if call.turn is None or isinstance(call.turn, (str, int)) else str(call.turn)
+        open_turn(self._state, turn_key, now, self.policy)
+        traits = self.tools.get(call.tool, self._undeclared)
+        view = self._view_of(call, traits, now)
+        ended = self._find_end()
+        is_sticky = ended is not None
+        findings, rule_errors = self._judge(view, traits) if ended is None else ((ended,), 0)
+        chosen = _worst(findings)
+        twin = self._state.repeat.turn_calls.get(view.keys.signature)
+        flags = _flags(view, is_sticky=is_sticky, rule_errors=rule_errors)
+        decision = self._decide(Phase.BEFORE, view, call, findings, chosen, is_sticky=is_sticky, flags=flags)
+        decision = self._share(decision, None if twin is None else twin.call_id)
+        is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None
+        if not view.keys.is_json and decision.execute and not is_silent:
+            decision = replace(decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._spoken))
+        record = self._call_record(decision, view, call, turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors)
+        observe_call(self._state, record, self.policy)
+        self._append(record)
+        return decision
+
+    def before_batch(self, calls: Iterable[ToolCall], *, now: float | None = None) -> list[Decision]:
+        """One decision for each call of one model message, in order. Calls without a turn are taken for one message."""
+        turn = f"batch-{self._records}"
+        return [self.before(call if call.turn is not None else replace(call, turn=turn), now=now) for call in calls]
+
+    def after(self, call: ToolCall, outcome: Outcome, *, step: int | None = None, now: float | None = None) -> Decision:
+        """What to add to the result of `call`, or that the turn ends. Never raises.
+
+        `step` (from the decision before) names the call where ids repeat or are missing. An outcome without a question
+        before is counted and flagged; one of a call that was not let through is flagged and is no evidence.
+        """
+        now = _finite(now)
+        traits = self.tools.get(call.tool, self._undeclared)
+        view, flags = self._find_call(call, step, traits, now)
+        is_ignored = Flag.NOT_EXECUTED in flags or Flag.KNOWN_OUTCOME in flags
+        record = _outcome_record(view, outcome, traits, now, is_ignored=is_ignored)
+        observe_outcome(self._state, record, self.policy)
+        findings = () if is_ignored else self._judge_after(view, record)
+        decision = self._decide(Phase.AFTER, view, call, findings, _worst(findings), record=record, flags=flags)
+        is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None or is_ignored
+        if record.code == UNKNOWN_TOOL and not decision.ends_turn and not is_silent:
+            decision = replace(decision, append=guidance.hint(UNKNOWN_TOOL, self.policy.language, self._spoken))
+        record = replace(record, **_verdict(decision))
+        observe_verdict_after(self._state, record, self.policy)
+        self._append(record)
+        return decision
+
+    def charge(self, *, tokens: int = 0, cost: float = 0.0, now: float | None = None) -> None:
+        """Count what was spent outside tool calls, such as model calls."""
+        self._control(ControlRecord(Control.CHARGE, _finite(now), tokens=max(tokens, 0), cost=_amount(cost)))
+
+    def resume(
+        self,
+        *,
+        extra_steps: int = 0,
+        ban_tools: Iterable[str] = (),
+        forgive: Iterable[str] = (),
+        note: str | None = None,
+        now: float | None = None,
+    ) -> Resumption:
+        """Let a halted run go on, by a person's word: a new epoch.
+
+        Signatures of before start at Block until something new happens; all else is re-armed. `forgive` names
+        signatures whose refusal was a mistake. Tools that the fallback closed are open again unless banned. The time
+        since the last event is no part of the time budget.
+        """
+        record = ControlRecord(
+            Control.RESUME, _finite(now), tuple(ban_tools), max(extra_steps, 0), tuple(forgive), note=note
+        )
+        self._control(record)
+        return self._resumption()
+
+    def fall_back(self, tools: Iterable[str] | None = None, *, now: float | None = None) -> Resumption:
+        """Let a halted run go on without `tools` (default: the one that it halted at): the fallback of `on_loop`."""
+        halted = self._state.marks.halted_tool
+        names = tuple(tools) if tools is not None else () if halted is None else (halted,)
+        self._control(ControlRecord(Control.FALL_BACK, _finite(now), names))
+        return self._resumption()
+
+    def cancel(self, *, now: float | None = None) -> None:
+        """Refuse every further call of this run."""
+        self._control(ControlRecord(Control.CANCEL, _finite(now)))
+
+    def pause(self, *, now: float | None = None) -> None:
+        """Refuse calls until `unpause`; they are no evidence and the time does not count."""
+        self._control(ControlRecord(Control.PAUSE, _finite(now)))
+
+    def unpause(self, *, now: float | None = None) -> None:
+        """Undo `pause`."""
+        self._control(ControlRecord(Control.UNPAUSE, _finite(now)))
+
+    # -- judging -------------------------------------------------------------------------------------------------------
+
+    def _view_of(self, call: ToolCall, traits: ToolTraits, now: float | None) -> CallView:
+        keys = read_keys(call, frozenset(traits.ignore_args) if traits.ignore_args else frozenset())
+        step = self._state.marks.step + 1
+        return CallView(
+            step,
+            f"step-{step}" if call.call_id is None else call.call_id,
+            call.tool,
+            keys,
+            traits.effect,
+            self._state.marks.turn,
+            traits.group,
+            traits.poller,
+            tuple([path for path in keys.paths if _is_declared(path, traits.number_args)])
+            if traits.number_args
+            else (),
+            error_codes.kept_wait(self._state.errors, call.tool, now),
+        )
+
+    def _judge(self, call: CallView, traits: ToolTraits) -> tuple[tuple[Finding, ...], int]:
+        """What every detector sees before the call, in the order in which equal findings win; and rules that raised."""
+        state, policy = self._state, self.policy
+        marks = state.marks
+        is_spent = budget.is_tool_spent(state.budget, call.tool, policy, traits)
+        repeated = repeat.find(state.repeat, call, marks, policy)
+        ruled, rule_errors = self._find_rule(call, repeated)
+        found = (
+            capabilities.find(state.closed, call.tool, marks, policy, is_spent=is_spent),
+            budget.find(state.budget, marks, policy),
+            ruled,
+            repeated,
+            run.find(state.run, call, policy),
+            cycle.find(state.cycle, call, policy),
+            folding.find(state.folding, call, marks, policy),
+            jitter.find(state.jitter, call, marks, policy),
+            tuning.find(state.jitter, call, marks, policy),
+            stale.find(state.stale, call, marks, policy),
+        )
+        return self._switched_on(found), rule_errors
+
+    def _judge_after(self, call: CallView, record: OutcomeRecord) -> tuple[Finding, ...]:
+        state, policy, marks = self._state, self.policy, self._state.marks
+        found = (
+            repeat.find_after(state.repeat, call, marks, policy),
+            cycle.find_after(state.cycle, call, policy),
+            folding.find_after(state.folding, call, marks, policy),
+            jitter.find_after(state.jitter, call, marks, policy),
+            tuning.find_after(state.jitter, call, marks, policy),
+            stale.find_after(state.stale, call, marks, policy),
+            error_codes.find_after(state.errors, call, record, marks, policy),
+        )
+        return self._switched_on(found)
+
+    def _switched_on(self, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
+        off = self.policy.off
+        return tuple([f for f in found if f is not None and (not off or f.detector.value not in off)])
+
+    def _find_end(self) -> Finding | None:
+        marks = self._state.marks
+        if marks.cancelled:
+            return Finding(Detector.CONTROL, ReasonCode.RUN_CANCELLED, 1, GuardAction.HALT)
+        if marks.paused:
+            return Finding(Detector.CONTROL, ReasonCode.RUN_PAUSED, 1, GuardAction.BLOCK)
+        if marks.halted is not None:
+            return Finding(Detector.CONTROL, marks.halted, 1, GuardAction.HALT)
+        return None
+
+    def _find_rule(self, call: CallView, repeated: Finding | None) -> tuple[Finding | None, int]:
+        if not self._rules:
+            return None, 0
+        state = self._state
+        history = metarules.history_of(
+            state.rules,
+            call,
+            state.marks,
+            same_call=0 if repeated is None else repeated.occurrence - 1,
+            cost=state.budget.cost,
+        )
+        seen = RuleCall(call.tool, call.group, call.effect, call.step)
+        return metarules.find(state.rules, self._rules, seen, history, self.facts, state.marks, self.policy)
+
+    def _find_call(
+        self, call: ToolCall, step: int | None, traits: ToolTraits, now: float | None
+    ) -> tuple[CallView, tuple[Flag, ...]]:
+        """The open call that an outcome belongs to; when there is none, one is made up and flagged."""
+        state = self._state
+        if step is not None:
+            for view in state.open.get(f"step-{step}" if call.call_id is None else call.call_id, ()):
+                if view.step == step:
+                    return view, ()
+        else:
+            keys = read_keys(call, frozenset(traits.ignore_args)) if call.call_id is None else None
+            open_call = find_open(state, call.call_id, call.tool, "" if keys is None else keys.signature)
+            if open_call is not None:
+                return open_call, ()
+        call_id = call.call_id if call.call_id is not None else "" if step is None else f"step-{step}"
+        made_up = self._view_of(call, traits, now)
+        for ids, flag in ((state.refused_ids, Flag.NOT_EXECUTED), (state.settled_ids, Flag.KNOWN_OUTCOME)):
+            known = ids.get(call_id)
+            if known is not None and (step is None or step == known):
+                return replace(made_up, step=known), (flag,)
+        turn_key = call.turn if call.turn is None or isinstance(call.turn, (str, int)) else str(call.turn)
+        open_turn(state, turn_key, now, self.policy)
+        made_up = self._view_of(call, traits, now)
+        record = CallRecord(
+            made_up, turn_key, redacted_args(call), GuardAction.ALLOW, execute=True, now=now, unasked=True
+        )
+        observe_call(state, record, self.policy)
+        self._append(record)
+        return made_up, (Flag.UNASKED,)
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _spoken(self) -> int:
+        return self._state.marks.spoken
+
+    def _decide(
+        self,
+        phase: Phase,
+        view: CallView,
+        call: ToolCall,
+        findings: tuple[Finding, ...],
+        chosen: Finding | None,
+        *,
+        is_sticky: bool = False,
+        record: OutcomeRecord | None = None,
+        flags: tuple[Flag, ...] = (),
+    ) -> Decision:
+        state, marks = self._state, self._state.marks
+        action = GuardAction.ALLOW if chosen is None else chosen.action
+        is_shadow = self.policy.mode is Mode.SHADOW and not is_sticky
+        decision = Decision(
+            phase,
+            view.step,
+            marks.epoch,
+            view.call_id,
+            view.tool,
+            view.keys.signature,
+            action,
+            Flag.NOT_EXECUTED not in flags if phase is Phase.AFTER else not action.refuses,
+            self._counts(view, findings, phase, record),
+            banned_tools=state.closed.names(),
+            explanation=findings,
+            flags=flags,
+        )
+        if chosen is None or action is GuardAction.ALLOW:
+            return replace(decision, shadow_action=GuardAction.ALLOW) if is_shadow else decision
+        decision = self._explain(decision, view, call, chosen, record, is_sticky=is_sticky)
+        return _as_shadow(decision) if is_shadow else decision
+
+    def _explain(
+        self,
+        decision: Decision,
+        view: CallView,
+        call: ToolCall,
+        chosen: Finding,
+        record: OutcomeRecord | None,
+        *,
+        is_sticky: bool,
+    ) -> Decision:
+        """`decision` with its reason, texts and consequences."""
+        state, marks = self._state, self._state.marks
+        action, seen = decision.action, state.repeat.seen.get(view.keys.signature)
+        is_halt = action is GuardAction.HALT
+        halt_number = marks.halts + (not is_sticky) if is_halt else 0
+        said = self._said(view, chosen, seen, record, halt_number)
+        is_done = (
+            decision.phase is Phase.BEFORE
+            and chosen.detector is Detector.REPEAT
+            and view.effect is Effect.MUTATING
+            and seen is not None
+            and seen.success_step is not None
+        )
+        text = guidance.guidance(chosen, action, said, self.policy.language, self._spoken, done=is_done)
+        incident = incident_of(view.tool, chosen.reason)
+        has_failed = chosen.detector is Detector.ERROR_CODES or error_codes.has_failed(state.errors, view.tool, marks)
+        escalates = is_halt and not is_sticky and has_failed and incident not in marks.escalated
+        return replace(
+            decision,
+            reason=Reason(chosen.reason, text, view.keys.signature, chosen.rule),
+            append=None if action.refuses and decision.phase is Phase.BEFORE else text,
+            tool_result=ToolResult(text, _seen_before(seen, chosen))
+            if action.refuses and decision.phase is Phase.BEFORE
+            else None,
+            ends_turn=is_halt,
+            end_reason=END_REASONS[chosen.reason] if is_halt else None,
+            escalates=escalates,
+            escalation=self._escalation(view, call, chosen, said) if is_halt and not is_sticky else None,
+            halt_number=halt_number,
+        )
+
+    def _said(
+        self,
+        view: CallView,
+        chosen: Finding,
+        seen: repeat.Seen | None,
+        record: OutcomeRecord | None,
+        halt_number: int,
+    ) -> guidance.Said:
+        first_step = view.step if seen is None else seen.first_step
+        if seen is not None and seen.success_step is not None and view.effect is Effect.MUTATING:
+            first_step = seen.success_step
+        excerpt = record.excerpt if record is not None else "" if seen is None else seen.excerpt
+        code = chosen.rule or "" if chosen.detector is Detector.ERROR_CODES else ""
+        return guidance.Said(
+            _printable(view.tool), chosen.occurrence, first_step, excerpt, code, chosen.detail or "", halt_number
+        )
+
+    def _escalation(self, view: CallView, call: ToolCall, chosen: Finding, said: guidance.Said) -> Escalation:
+        marks, spent = self._state.marks, self._state.budget
+        steps = max(marks.step, view.step)
+        return Escalation(
+            question=guidance.question(chosen, said, self.policy.language),
+            tool=view.tool,
+            reason=chosen.reason,
+            args=redacted_args(call),
+            first_answer=said.excerpt,
+            attempts=chosen.occurrence,
+            evidence=tuple(dict.fromkeys([*chosen.evidence, view.step])),
+            resume_point=steps,
+            steps=steps,
+            tokens=spent.tokens,
+            cost=spent.cost,
+            occurrence=marks.incidents.get(incident_of(view.tool, chosen.reason), 0) + 1,
+            halt_number=said.halt_number,
+        )
+
+    def _share(self, decision: Decision, twin_id: str | None) -> Decision:
+        """An identical call of the same message is not run: it shares the first one's result."""
+        if twin_id is None or Flag.ENDED in decision.flags:
+            return decision
+        if self.policy.mode is Mode.SHADOW:
+            return decision
+        return replace(decision, execute=False, same_as=twin_id)
+
+    def _counts(
+        self, view: CallView, findings: tuple[Finding, ...], phase: Phase, record: OutcomeRecord | None
+    ) -> Counts:
+        state = self._state
+        same = next((f.occurrence for f in findings if f.detector is Detector.REPEAT), 1)
+        similar = max([same, *(f.occurrence for f in findings if f.detector in _LOOK_ALIKE)])
+        code = record.code if record is not None else state.rules.last_error_code
+        return Counts(
+            same,
+            similar,
+            error_codes.errors_in_row(state.errors, view.tool, code, state.marks),
+            max(state.marks.step, view.step),
+            budget.steps_max(state.budget, self.policy),
+        )
+
+    def _call_record(
+        self,
+        decision: Decision,
+        view: CallView,
+        call: ToolCall,
+        turn_key: str | int | None,
+        now: float | None,
+        *,
+        is_sticky: bool,
+        rule_errors: int,
+    ) -> CallRecord:
+        is_withheld = self.policy.mode is Mode.SHADOW and (
+            (decision.shadow_action or GuardAction.ALLOW).refuses
+            or view.keys.signature in self._state.repeat.turn_calls
+        )
+        return CallRecord(
+            view,
+            turn_key,
+            redacted_args(call),
+            execute=decision.execute,
+            now=now,
+            same_as=decision.same_as,
+            sticky=is_sticky,
+            withheld=is_withheld,
+            rule_errors=rule_errors,
+            **_verdict(decision),
+        )
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def _control(self, record: ControlRecord) -> None:
+        observe_control(self._state, record)
+        self._append(record)
+
+    def _append(self, record: Record) -> None:
+        self._records += 1
+        self.last_record = record
+        if self._keep_trace:
+            self.trace.append(record)
+
+    def _resumption(self) -> Resumption:
+        marks = self._state.marks
+        return Resumption(
+            marks.epoch,
+            marks.halts,
+            marks.step,
+            budget.steps_max(self._state.budget, self.policy),
+            self._state.closed.names(),
+        )
+
+
+_LOOK_ALIKE: Final = frozenset({Detector.REPEAT, Detector.FOLDING, Detector.JITTER, Detector.TUNING})
+
+
+def _worst(findings: tuple[Finding, ...]) -> Finding | None:
+    """The hardest finding; the first of those that are equally hard."""
+    return max(findings, key=lambda finding: finding.action.severity, default=None)
+
+
+def _flags(view: CallView, *, is_sticky: bool, rule_errors: int) -> tuple[Flag, ...]:
+    flags = (
+        (Flag.INVALID_ARGUMENTS, not view.keys.is_json),
+        (Flag.ENDED, is_sticky),
+        (Flag.RULE_FAILED, rule_errors > 0),
+    )
+    return tuple([flag for flag, is_set in flags if is_set])
+
+
+def _verdict(decision: Decision) -> dict[str, Any]:
+    """The fields that a record keeps of a decision."""
+    worst = _worst(decision.explanation)
+    reason = decision.reason
+    return {
+        "action": decision.shadow_action or decision.action,
+        "reason": None if reason is None else reason.code,
+        "detector": None if reason is None or worst is None else worst.detector,
+        "occurrence": 0 if worst is None else worst.occurrence,
+        "rule": None if reason is None else reason.rule,
+        "text": reason.text if reason is not None else decision.append,
+        "escalates": decision.escalates,
+    }
+
+
+def _as_shadow(decision: Decision) -> Decision:
+    """What shadow mode answers: the call passes, and the record tells what would have been done."""
+    return replace(
+        decision,
+        action=GuardAction.ALLOW,
+        execute=True,
+        append=None,
+        tool_result=None,
+        ends_turn=False,
+        escalates=False,
+        escalation=None,
+        end_reason=None,
+        halt_number=0,
+        shadow_action=decision.action,
+    )
+
+
+def _seen_before(seen: repeat.Seen | None, chosen: Finding) -> SeenBefore | None:
+    if seen is None or chosen.detector in (Detector.CONTROL, Detector.BUDGET, Detector.RULE):
+        return None
+    return SeenBefore(seen.first_call_id, seen.first_step, seen.result, seen.excerpt)
+
+
+def _outcome_record(
+    view: CallView, outcome: Outcome, traits: ToolTraits, now: float | None, *, is_ignored: bool
+) -> OutcomeRecord:
+    error = outcome.error
+    code = None if error is None else (error.code if view.keys.is_json else INVALID_ARGUMENTS)
+    if error is not None and not view.keys.is_json:
+        # What a parser says about broken JSON names another position each time; the code says it all.
+        digest = digest_of(Outcome.failed(INVALID_ARGUMENTS))
+    else:
+        digest = digest_of(outcome, traits.volatile_result)
+    return OutcomeRecord(
+        view.step,
+        view.call_id,
+        view.tool,
+        digest,
+        code,
+        None if error is None or code is None else classify_error(code, error.retryable, traits),
+        excerpt_of(outcome) or code or "",
+        None if error is None else _finite(error.retry_after_s),
+        max(outcome.tokens, 0),
+        _amount(outcome.cost),
+        _finite(outcome.ms),
+        now,
+        ignored=is_ignored,
+    )
+
+
+def _is_declared(path: str, number_args: tuple[str, ...]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in number_args)
+
+
+def _printable(tool: str) -> str:
+    return tool[:_MAX_TOOL_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _amount(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else 0.0

@@ -1,0 +1,228 @@
+"""What the guard says to the model, and asks people. The sentences are data; nothing here decides anything.
+
+Each text is one line that begins with `[guard]`, says what was tried, what came of it and how often, and ends with what
+to do next. Wordings alternate, so that a model never reads the same words twice in a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from guard.finding import Finding, ReasonCode
+from guard.ladder import GuardAction
+from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Language
+from guard.results import OWN_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The values that a sentence may name."""
+
+    tool: str
+    occurrence: int
+    first_step: int
+    excerpt: str = ""
+    """The first result or error of the call, one line."""
+    code: str = ""
+    detail: str = ""
+    halt_number: int = 0
+
+
+Wordings = tuple[str, str]
+
+_SEEN: Final[dict[Language, dict[ReasonCode, Wordings]]] = {
+    Language.ENGLISH: {
+        ReasonCode.REPEATED_CALL: (
+            "This is call number {occurrence} of {tool} like the one at step {first_step}; nothing changed.",
+            "{tool} was already asked this at step {first_step}, {occurrence} times counting now.",
+        ),
+        ReasonCode.CYCLE: (
+            "The same few calls go round in a circle, now in lap {occurrence}.",
+            "You are repeating one sequence of calls; this is its lap {occurrence}.",
+        ),
+        ReasonCode.JITTER: (
+            "{occurrence} calls of {tool} differ only in their numbers, and it made no difference.",
+            "Changing the numbers of {tool} has not helped in {occurrence} tries.",
+        ),
+        ReasonCode.STALE_RESULTS: (
+            "The last {occurrence} calls brought nothing that you had not seen.",
+            "Nothing new has come from {occurrence} calls in a row.",
+        ),
+        ReasonCode.REPEATED_ERROR: (
+            "{tool} failed {occurrence} times in a row with {code}.",
+            "{occurrence} calls of {tool} in a row ended in {code}.",
+        ),
+        ReasonCode.STEP_BUDGET: ("The step budget of this task is spent.", "No steps are left for this task."),
+        ReasonCode.TOOL_BUDGET: ("{tool} may not be called again in this task.", "The limit for {tool} is reached."),
+        ReasonCode.TOKEN_BUDGET: ("The token budget of this task is spent.", "No tokens are left for this task."),
+        ReasonCode.COST_BUDGET: ("The money for this task is spent.", "This task has reached its cost limit."),
+        ReasonCode.TIME_BUDGET: ("The time for this task is over.", "This task has reached its time limit."),
+        ReasonCode.TOOL_BANNED: ("{tool} is closed for this task.", "This task goes on without {tool}."),
+        ReasonCode.RULE: ("{detail}", "A rule applies: {detail}"),
+        ReasonCode.RUN_CANCELLED: ("This run was cancelled.", "This run has been called off."),
+        ReasonCode.RUN_PAUSED: ("This run is paused.", "This run is on hold for now."),
+    },
+    Language.CHINESE: {
+        ReasonCode.REPEATED_CALL: (
+            "这是第 {occurrence} 次用相同内容调用 {tool}（首次见第 {first_step} 步），结果没有变化。",
+            "{tool} 在第 {first_step} 步已经这样调用过，算上这次共 {occurrence} 次。",
+        ),
+        ReasonCode.CYCLE: (
+            "同样几个调用在循环，现在是第 {occurrence} 圈。",
+            "你在重复同一串调用，已到第 {occurrence} 圈。",
+        ),
+        ReasonCode.JITTER: (
+            "{tool} 的 {occurrence} 次调用只改了数字，结果没有区别。",
+            "{tool} 换了 {occurrence} 次数值，都没有帮助。",
+        ),
+        ReasonCode.STALE_RESULTS: (
+            "最近 {occurrence} 次调用没有带来任何新内容。",
+            "连续 {occurrence} 次调用的结果都已经见过。",
+        ),
+        ReasonCode.REPEATED_ERROR: (
+            "{tool} 连续 {occurrence} 次失败，错误码 {code}。",
+            "{tool} 连续 {occurrence} 次都以 {code} 结束。",
+        ),
+        ReasonCode.STEP_BUDGET: ("本任务的步数已用完。", "本任务没有剩余步数。"),
+        ReasonCode.TOOL_BUDGET: ("本任务不能再调用 {tool}。", "{tool} 的次数上限已到。"),
+        ReasonCode.TOKEN_BUDGET: ("本任务的 token 已用完。", "本任务没有剩余 token。"),
+        ReasonCode.COST_BUDGET: ("本任务的费用已用完。", "本任务已到费用上限。"),
+        ReasonCode.TIME_BUDGET: ("本任务的时间已用完。", "本任务已到时间上限。"),
+        ReasonCode.TOOL_BANNED: ("{tool} 在本任务中已关闭。", "本任务不再提供 {tool}。"),
+        ReasonCode.RULE: ("{detail}", "触发规则：{detail}"),
+        ReasonCode.RUN_CANCELLED: ("本次运行已取消。", "本次运行已被终止。"),
+        ReasonCode.RUN_PAUSED: ("本次运行已暂停。", "本次运行暂时停住。"),
+    },
+}
+
+_NEXT: Final[dict[Language, dict[GuardAction, Wordings]]] = {
+    Language.ENGLISH: {
+        GuardAction.ALLOW: ("Carry on.", "Go ahead."),
+        GuardAction.WARN: (
+            "Do something different now: use what you have, or try another tool.",
+            "Another try like this will not be run. Change the approach, or answer with what you know.",
+        ),
+        GuardAction.BLOCK: (
+            "The call was not run. Work with the results you have, or take another way.",
+            "Not run. Do not send it again; answer with what you know, or use another tool.",
+        ),
+        GuardAction.HALT: (
+            "The run stops here and everything found so far is kept.",
+            "This ends the turn; what was found is kept.",
+        ),
+    },
+    Language.CHINESE: {
+        GuardAction.ALLOW: ("请继续。", "可以继续。"),
+        GuardAction.WARN: (
+            "请换一种做法：利用已有结果，或改用其他工具。",
+            "再这样调用将不会执行。请改变方法，或根据已知内容作答。",
+        ),
+        GuardAction.BLOCK: (
+            "本次调用没有执行。请利用已有结果，或另寻办法。",
+            "未执行。不要再次发送；请根据已知内容作答，或使用其他工具。",
+        ),
+        GuardAction.HALT: ("运行到此停止，已有成果全部保留。", "本轮结束，已找到的内容都会保留。"),
+    },
+}
+
+_FIRST: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: ("The first answer was: {excerpt}", "It answered: {excerpt}"),
+    Language.CHINESE: ("首次结果：{excerpt}", "当时的结果：{excerpt}"),
+}
+
+_DONE: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: ("This was already done at step {first_step}.", "Step {first_step} has already done this."),
+    Language.CHINESE: ("这一步在第 {first_step} 步已经完成。", "第 {first_step} 步已经做过这件事。"),
+}
+
+_AGAIN: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: (
+        "It is stop number {halt_number} of this run.",
+        "This run has now been stopped {halt_number} times.",
+    ),
+    Language.CHINESE: ("这是本次运行第 {halt_number} 次停止。", "本次运行已停止 {halt_number} 次。"),
+}
+
+_HINTS: Final[dict[Language, dict[str, Wordings]]] = {
+    Language.ENGLISH: {
+        INVALID_ARGUMENTS: (
+            "The arguments are not valid JSON. Send one JSON object, with every text in double quotes.",
+            "Arguments could not be read as JSON. Check quotes, commas and closing brackets, then send them once more.",
+        ),
+        UNKNOWN_TOOL: (
+            "There is no tool of this name. Use one from the list.",
+            "No such tool exists; choose a listed one.",
+        ),
+    },
+    Language.CHINESE: {
+        INVALID_ARGUMENTS: (
+            "参数不是合法的 JSON。请发送一个 JSON 对象，所有文本用双引号。",
+            "无法按 JSON 读取参数。请检查引号、逗号和括号后再发一次。",
+        ),
+        UNKNOWN_TOOL: ("没有这个名字的工具，请从列表中选择。", "该工具不存在；请改用列表里的工具。"),
+    },
+}
+
+_QUESTIONS: Final[dict[Language, dict[str, str]]] = {
+    Language.ENGLISH: {
+        "error": "{tool} failed {occurrence} times in a row with {code}. What should the run do instead?",
+        "loop": "{tool} was called {occurrence} times without getting further. How should the run go on?",
+        "budget": "The run has spent its budget ({reason}). Should it get more, or end with what it has?",
+        "rule": "A rule stopped {tool}: {detail}. How should the run go on?",
+    },
+    Language.CHINESE: {
+        "error": "{tool} 连续 {occurrence} 次失败，错误码 {code}。运行应当改做什么？",
+        "loop": "{tool} 已调用 {occurrence} 次而没有进展。运行应当如何继续？",
+        "budget": "运行已用完预算（{reason}）。是追加预算，还是以现有结果结束？",
+        "rule": "规则停止了 {tool}：{detail}。运行应当如何继续？",
+    },
+}
+
+
+def guidance(finding: Finding, action: GuardAction, said: Said, language: Language, spoken: int, *, done: bool) -> str:
+    """The text for the model; `spoken` counts the texts before it and picks the wording.
+
+    `done` says that the call is a write that has succeeded.
+    """
+    pick = spoken % 2
+    parts = [(_DONE[language] if done else _SEEN[language][finding.reason])[pick]]
+    if said.excerpt and finding.reason in (ReasonCode.REPEATED_CALL, ReasonCode.JITTER, ReasonCode.REPEATED_ERROR):
+        parts.append(_FIRST[language][pick])
+    if said.halt_number > 1:
+        parts.append(_AGAIN[language][pick])
+    parts.append(_NEXT[language][action][pick])
+    return _line(parts, said)
+
+
+def hint(code: str, language: Language, spoken: int) -> str:
+    """What is wrong with a call that cannot run: `INVALID_ARGUMENTS` or `UNKNOWN_TOOL`."""
+    return f"{OWN_WORDS} {_HINTS[language][code][spoken % 2]}"
+
+
+def question(finding: Finding, said: Said, language: Language) -> str:
+    """What a person is asked when this finding stopped the run."""
+    if finding.reason is ReasonCode.REPEATED_ERROR or said.code:
+        kind = "error"
+    elif finding.reason is ReasonCode.RULE:
+        kind = "rule"
+    elif finding.reason.value.endswith("_budget"):
+        kind = "budget"
+    else:
+        kind = "loop"
+    return _QUESTIONS[language][kind].format(
+        tool=said.tool, occurrence=said.occurrence, code=said.code, detail=said.detail, reason=finding.reason.value
+    )
+
+
+def _line(parts: list[str], said: Said) -> str:
+    text = " ".join(parts).format(
+        tool=said.tool,
+        occurrence=said.occurrence,
+        first_step=said.first_step,
+        excerpt=said.excerpt,
+        code=said.code,
+        detail=said.detail,
+        halt_number=said.halt_number,
+    )
+    return f"{OWN_WORDS} {' '.join(text.split())}"

@@ -1,0 +1,192 @@
+"""Rules over a call, its history and the item's facts, written as Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from guard.finding import Detector, Finding, ReasonCode
+from guard.ladder import action_for
+from guard.marks import Marks
+from guard.memory import BoundedMap
+from guard.policy import Effect, GuardPolicy
+from guard.streak import Streak, count, restart, standing
+from guard.trace import CallView, OutcomeRecord
+
+Facts = Mapping[str, object]
+"""The item's facts under their dotted names (`text.tokens`); a missing fact is unknown."""
+
+SPARSE_TOKENS: Final = 4
+"""Fewer tokens of confident words than this are a sparse text."""
+
+VISION_FAILURES: Final = 2
+_MAX_RESULTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCall:
+    """The call as rules see it (`call.…`)."""
+
+    tool: str
+    group: str | None
+    effect: Effect
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What led to the call, as rules see it (`history.…`). Counts are since the last progress unless said otherwise."""
+
+    steps: int
+    """Calls of the whole task so far."""
+    same_call: int
+    """Identical calls before this one, while their result stayed the same."""
+    tool_errors_in_row: int
+    """Failures of this tool in a row, whatever the code."""
+    group_failures_in_row: int
+    """Failures of the call's group in a row; 0 without a group."""
+    distinct_results_in_group: int
+    """Different results of the call's group in the whole task; 0 without a group."""
+    last_error_code: str | None
+    """Of the whole task."""
+    cost: float
+    """Of the whole task, in the caller's currency."""
+
+
+Rule = Callable[[RuleCall, History, Facts], str | None]
+"""Returns the reason for refusing the call, or None."""
+
+
+@dataclass(slots=True)
+class GroupMemory:
+    """Failures and results of the tools of one group."""
+
+    failures: Streak = field(default_factory=Streak)
+    results: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RuleMemory:
+    """What rules look at, and how often each refused."""
+
+    tool_errors: BoundedMap[Streak] = field(default_factory=BoundedMap)
+    groups: BoundedMap[GroupMemory] = field(default_factory=BoundedMap)
+    last_error_code: str | None = None
+    refusals: BoundedMap[Streak] = field(default_factory=BoundedMap)
+    errors: int = 0
+    """Times that a rule raised."""
+
+
+def close_vision_on_sparse_text(call: RuleCall, history: History, facts: Facts) -> str | None:
+    """The shipped rule: no third look at a picture that holds hardly any text, after two failures in a row."""
+    tokens = facts.get("text.tokens")
+    if call.group != "vision" or isinstance(tokens, bool) or not isinstance(tokens, (int, float)):
+        return None
+    if tokens >= SPARSE_TOKENS or history.group_failures_in_row < VISION_FAILURES:
+        return None
+    return "The picture holds hardly any readable text; looking again will not help. Go on with the other facts."
+
+
+_registered: list[Rule] = []
+
+
+def register_rule(rule: Rule) -> Rule:
+    """Add `rule` to every guard that is built from now on without rules of its own.
+
+    Returns it, for use as a decorator.
+    """
+    if rule not in _registered:
+        _registered.append(rule)
+    return rule
+
+
+def unregister_rule(rule: Rule) -> None:
+    """Take back what `register_rule` did; guards that were built meanwhile keep the rule."""
+    if rule in _registered:
+        _registered.remove(rule)
+
+
+def default_rules(policy: GuardPolicy) -> tuple[Rule, ...]:
+    """The rules of a guard that was given none: the shipped one, and those that were registered."""
+    return (*((close_vision_on_sparse_text,) if policy.vision_rule else ()), *_registered)
+
+
+def rule_name(rule: Rule) -> str:
+    """The name under which a rule's refusals are counted and shown."""
+    return getattr(rule, "__qualname__", None) or type(rule).__qualname__
+
+
+def find(
+    memory: RuleMemory,
+    rules: tuple[Rule, ...],
+    call: RuleCall,
+    history: History,
+    facts: Facts,
+    marks: Marks,
+    policy: GuardPolicy,
+) -> tuple[Finding | None, int]:
+    """The first refusal, and how many rules raised.
+
+    A rule that raises leaves a read-only call to the other detectors, and refuses a mutating one.
+    """
+    errors = 0
+    for rule in rules:
+        try:
+            reason = rule(call, history, facts)
+        except Exception:  # noqa: BLE001 - whatever a rule raises, the agent must neither die of it nor go unguarded
+            errors += 1
+            reason = (
+                "A rule could not be evaluated, and this call changes things."
+                if call.effect is Effect.MUTATING
+                else None
+            )
+        if isinstance(reason, str):
+            name = rule_name(rule)
+            occurrence = standing(memory.refusals.get(name), marks) + 1
+            action = action_for(policy.ladders.rule, occurrence)
+            return Finding(Detector.RULE, ReasonCode.RULE, occurrence, action, rule=name, detail=reason), errors
+    return None, errors
+
+
+def history_of(memory: RuleMemory, call: CallView, marks: Marks, *, same_call: int, cost: float) -> History:
+    """What rules see of the run so far."""
+    group = None if call.group is None else memory.groups.get(call.group)
+    return History(
+        steps=marks.step,
+        same_call=same_call,
+        tool_errors_in_row=standing(memory.tool_errors.get(call.tool), marks),
+        group_failures_in_row=0 if group is None else standing(group.failures, marks),
+        distinct_results_in_group=0 if group is None else len(group.results),
+        last_error_code=memory.last_error_code,
+        cost=cost,
+    )
+
+
+def observe_refusal(memory: RuleMemory, rule: str, marks: Marks, step: int) -> None:
+    """Fold in that a rule refused a call."""
+    row = memory.refusals.get(rule) or Streak()
+    count(row, marks, step)
+    memory.refusals.put(rule, row)
+
+
+def observe_outcome(memory: RuleMemory, call: CallView, outcome: OutcomeRecord, marks: Marks) -> None:
+    """Fold an outcome in."""
+    row = memory.tool_errors.get(call.tool)
+    if outcome.code is not None:
+        memory.last_error_code = outcome.code
+        row = row or Streak()
+        count(row, marks, call.step)
+        memory.tool_errors.put(call.tool, row)
+    elif row is not None:
+        restart(row, marks, 0)
+    if call.group is None:
+        return
+    group = memory.groups.get(call.group) or GroupMemory()
+    if outcome.code is not None:
+        count(group.failures, marks, call.step)
+    else:
+        restart(group.failures, marks, 0)
+    if outcome.digest not in group.results and len(group.results) < _MAX_RESULTS:
+        group.results.append(outcome.digest)
+    memory.groups.put(call.group, group)

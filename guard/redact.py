@@ -1,0 +1,64 @@
+"""Arguments as people may see them: short, and without secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from guard.call import ToolCall
+
+MAX_BYTES: Final = 2_048
+_MAX_DEPTH: Final = 8
+_MAX_ITEMS: Final = 50
+_HIDDEN: Final = "‹hidden›"
+_SECRET_NAME = re.compile(
+    r"pass(?:word|wd|phrase)|secret|token|api[_-]?key|authorization|credential|cookie|private[_-]?key|session[_-]?id",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"\b(?:sk|pk|rk|ghp|gho|xox[abprs]|AKIA)[-_A-Za-z0-9]{12,}|\bBearer +[-._~+/A-Za-z0-9]{8,}=*"
+    r"|\beyJ[-_A-Za-z0-9]{8,}\.[-_A-Za-z0-9]{8,}\.[-_A-Za-z0-9]*|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+_SECRET_PAIR = re.compile(
+    r"(\"?[\w-]{0,40}(?:pass(?:word|wd|phrase)|secret|token|api[_-]?key|authorization)[\w-]{0,40}\"?\s*[:=]\s*)"
+    r"(\"[^\"]*\"?|[^\s,}\"]+)",
+    re.IGNORECASE,
+)
+
+
+def redacted_args(call: ToolCall) -> str:
+    """The arguments of `call` as text of at most 2 KB; values that are or look like secrets are hidden. Never raises."""
+    raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
+    if raw is not None:
+        head = raw[: MAX_BYTES + 256]
+        text = _SECRET_VALUE.sub(_HIDDEN, _SECRET_PAIR.sub(rf"\1{_HIDDEN}", head))
+    else:
+        text = json.dumps(_redacted({} if call.args is None else call.args, 0), ensure_ascii=False)
+    return _cut(text)
+
+
+def _redacted(value: object, depth: int) -> object:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value if not isinstance(value, int) or value.bit_length() < 2_000 else "a huge number"
+    if isinstance(value, str):
+        return _SECRET_VALUE.sub(_HIDDEN, value[: MAX_BYTES + 256])
+    if depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        kept: dict[str, object] = {}
+        for name in list(value)[:_MAX_ITEMS]:
+            label = name if isinstance(name, str) else type(name).__name__
+            kept[label] = _HIDDEN if _SECRET_NAME.search(label) else _redacted(value[name], depth + 1)
+        return kept
+    if isinstance(value, (list, tuple)):
+        return [_redacted(item, depth + 1) for item in value[:_MAX_ITEMS]]
+    return f"a {type(value).__qualname__}"
+
+
+def _cut(text: str) -> str:
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= MAX_BYTES:
+        return encoded.decode("utf-8")
+    return encoded[: MAX_BYTES - 3].decode("utf-8", "ignore") + "…"
