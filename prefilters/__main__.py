@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None, *, out: TextIO = sys.stdout, er
     if words[:2] == ["rules", "check"]:
         return _check_rules(_rules_parser().parse_args(words[2:]).file, out, err)
     options = _parser().parse_args(words)
+    if options.rules and (problem := _unreadable(options.rules)):
+        print(f"{_printable(str(options.rules))}: {problem}", file=err)
+        return COULD_NOT
     try:
         rules = load_rules(options.rules)
     except RuleSetInvalid as exc:
@@ -68,6 +71,9 @@ def _rules_parser() -> argparse.ArgumentParser:
 
 
 def _check_rules(path: Path, out: TextIO, err: TextIO) -> int:
+    if problem := _unreadable(path):
+        print(f"{_printable(str(path))}: {problem}", file=err)
+        return COULD_NOT
     try:
         rules = load_rules(path)
     except RuleSetInvalid as exc:
