@@ -21,7 +21,7 @@ from prefilters.limits import DecodeLimits
 from prefilters.probes import ocr_rapid, ocr_tesseract
 from prefilters.probes.image import load_upright
 from prefilters.probes.page import looks_like_page, skew
-from prefilters.probes.text import WHOLE, Box, TextReading
+from prefilters.probes.text import WHOLE, Box, TextReading, token_count
 from prefilters.probes.view import View, box_back, view_of
 
 Rgb = npt.NDArray[np.uint8]
@@ -62,7 +62,11 @@ class EngineChoice(StrEnum):
 
 
 def preload() -> None:
-    """Load models and language data, so that the first picture does not pay for it; for the pool's children."""
+    """Load models, language data and the token table (about 1 s), so that the first picture does not pay for it.
+
+    May run before a fork: it starts no thread.
+    """
+    token_count("")
     ocr_rapid.preload()
     if page_engine() is not None:
         ocr_tesseract.preload()

@@ -7,6 +7,7 @@ own (one thread, no spinning, nothing fetched), so that a gate can look small fi
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from prefilters.probes.text import MIN_CONFIDENCE, Box, Depth, TextReading, Word, evidence_tokens, is_cjk, is_confident
+from prefilters.probes.text import Box, Depth, TextReading, Word, evidence_tokens, is_cjk, is_confident, is_sure
 
 Rgb = npt.NDArray[np.uint8]
 Quad = npt.NDArray[np.float32]
@@ -117,6 +118,11 @@ class RapidOcr:
         lines = [_recognise(rgb, quad) for quad in quads[:MAX_READ_LINES]]
         left = quads[MAX_READ_LINES:]
         return replace(_reading(rgb, lines, left, depth=Depth.READ), unread=_unread(lines) + len(left))
+
+
+# onnxruntime's Linux wheels from 1.29 on report each process and model to their maker, and keep an identifier in the
+# home folder, unless this is set before the library is loaded.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def preload() -> None:
@@ -305,7 +311,7 @@ def _reading(rgb: Rgb, lines: Sequence[Line], left: Sequence[Quad], *, depth: De
 
 
 def _unread(lines: Iterable[Line]) -> int:
-    return sum(line.confidence < MIN_CONFIDENCE for line in lines)
+    return sum(not any(map(is_sure, _words(line, (1, 1), 0))) for line in lines)
 
 
 def in_reading_order(lines: Sequence[Line]) -> tuple[list[list[Line]], int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,8 +31,8 @@ WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 MIN_CONFIDENCE = 0.6
 """Below it a word is a guess: textless photos give plenty of those."""
-MIN_LONE_CJK_CONFIDENCE = 0.9
-"""A single ideograph looks like any box, pane or tile, so alone it must be surer."""
+MIN_LONE_CJK_CONFIDENCE = 0.98
+"""A single ideograph looks like any box, pane or set of stripes, so alone it must be surer."""
 MIN_LETTERS = 3
 """Letters, or digits, that a word of an alphabetic script needs: two-letter finds are mostly texture."""
 
@@ -158,14 +158,15 @@ def text_facts(reading: TextReading) -> dict[str, FactValue]:
 
 def is_confident(word: Word) -> bool:
     """Whether a word is evidence of text: sure enough, and long enough not to be texture."""
-    if word.confidence < MIN_CONFIDENCE:
-        return False
-    by_character = sum(map(is_cjk, word.text))
-    if by_character:
-        return by_character > 1 or word.confidence >= MIN_LONE_CJK_CONFIDENCE
     letters = sum(map(str.isalpha, word.text))
     digits = sum(map(str.isdigit, word.text))
-    return max(letters, digits) >= MIN_LETTERS
+    return is_sure(word) and (max(letters, digits) >= MIN_LETTERS or any(map(is_cjk, word.text)))
+
+
+def is_sure(word: Word) -> bool:
+    """Whether a word was read with confidence, however short it is."""
+    is_lone_cjk = len(word.text) == 1 and is_cjk(word.text)
+    return word.confidence >= (MIN_LONE_CJK_CONFIDENCE if is_lone_cjk else MIN_CONFIDENCE)
 
 
 def evidence_tokens(words: Iterable[Word]) -> int:
@@ -245,13 +246,13 @@ _NOT_FORMULA = frozenset("|~¦")
 
 
 def _formula_marks(words: Iterable[Word]) -> int:
-    sure = (word.text for word in words if word.confidence >= MIN_CONFIDENCE)
+    sure = (word.text for word in words if is_sure(word))
     return sum(unicodedata.category(mark) == "Sm" and mark not in _NOT_FORMULA for text in sure for mark in text)
 
 
 def _confident_lines(words: Sequence[Word]) -> Iterator[str]:
     for _, line in groupby(words, key=lambda word: word.line):
-        sure = [word for word in line if word.confidence >= MIN_CONFIDENCE]
+        sure = [word for word in line if is_sure(word)]
         if any(map(is_confident, sure)):
             yield join_words(word.text for word in sure)
 
@@ -276,9 +277,8 @@ def _encoding() -> tiktoken.Encoding:
     The definition hands the loader the SHA-256 that it expects; its own loader would download the file.
     """
     import tiktoken
-    from tiktoken_ext import openai_public
 
-    definition = openai_public.o200k_base
+    definition = import_module("tiktoken_ext.openai_public").o200k_base
     offline = types.FunctionType(definition.__code__, {**definition.__globals__, "load_tiktoken_bpe": _installed_ranks})
     return tiktoken.Encoding(**cast(Callable[[], dict[str, Any]], offline)())
 

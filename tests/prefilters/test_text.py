@@ -49,8 +49,8 @@ def reading(*words: Word, unread: int = 0) -> TextReading:
         ("£?!", 1.0, False),
         ("чай", 0.9, True),
         ("纯牛奶", 0.7, True),
-        ("茶", 0.95, True),
-        ("口", 0.7, False),
+        ("茶", 0.99, True),
+        ("三", 0.96, False),
         ("", 1.0, False),
     ],
 )
@@ -110,7 +110,7 @@ def test_confidence_is_weighted_by_length() -> None:
 
 
 def test_unsure_and_short_words_give_no_tokens() -> None:
-    assert evidence_tokens([word("organic", 0.4), word("of"), word("口", 0.8)]) == 0
+    assert evidence_tokens([word("organic", 0.4), word("of"), word("口", 0.9)]) == 0
 
 
 def test_chinese_gives_at_least_one_token_a_character() -> None:
@@ -135,7 +135,7 @@ def test_confident_text_keeps_short_words_of_sure_lines_and_drops_lines_without_
 
 
 def test_a_reading_survives_json() -> None:
-    before = reading(word("organic"), word("茶", 0.97, 1), unread=3)
+    before = reading(word("organic"), word("茶", 0.99, 1), unread=3)
     assert TextReading.from_json(json.loads(json.dumps(before.to_json()))) == before
 
 
