@@ -351,7 +351,9 @@ def _read_plain(name: str, entry: object, what: str) -> object:
     if isinstance(entry, (Ladder, Ladders, Budget)):
         return entry
     optional = name in ("steps", "calls_per_tool", "tokens", "cost", "seconds", "max_calls", "max_writes")
-    if (entry is None and optional) or (isinstance(entry, (int, float)) and not isinstance(entry, bool) and entry >= 0):
-        if name in ("cost", "seconds") or entry is None or isinstance(entry, int):
-            return entry
+    if entry is None and optional:
+        return None
+    kinds = (int, float) if name in ("cost", "seconds") else (int,)
+    if isinstance(entry, kinds) and not isinstance(entry, bool) and entry >= 0:
+        return entry
     raise wrong

@@ -29,7 +29,7 @@ _SECRET_PAIR = re.compile(
 
 
 def redacted_args(call: ToolCall) -> str:
-    """The arguments of `call` as text of at most 2 KB; values that are or look like secrets are hidden. Never raises."""
+    """The arguments of `call` as text of at most 2 KB, with what is or looks like a secret hidden. Never raises."""
     raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
     if raw is not None:
         head = raw[: MAX_BYTES + 256]

@@ -140,7 +140,8 @@ _UNIT_AHEAD = re.compile(r"\d ?[smhnuµμ秒分小毫微纳]")
 def normalise(text: str) -> str:
     """`text` without what differs between two equal answers.
 
-    That is stamps of date and time, UUIDs, and fractional or sub-second durations. A bare date, a bare time and whole seconds stay: they are content.
+    That is stamps of date and time, UUIDs, and fractional or sub-second durations. A bare date, a bare time and whole
+    seconds stay: they are content.
     """
     if len(text) > MAX_NORMALISED_CHARS:
         return text

@@ -1,0 +1,1 @@
+"""Adapters: one module for each way of running tools, imported by name."""
