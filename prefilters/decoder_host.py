@@ -49,7 +49,6 @@ class Answer:
     status: str = ""
     message: str = ""
     trace: str = ""
-    errno: int | None = None
     bases: tuple[str, ...] = ()
     """Names of the exception's classes, most special first."""
 
@@ -150,6 +149,7 @@ def _work(fd: int) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_OPEN_FILES, _MOST_OPEN_FILES))
+    _silence()
     connection = Connection(fd)
     try:
         while True:
@@ -158,6 +158,13 @@ def _work(fd: int) -> NoReturn:
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def _silence() -> None:
+    """Decoders print warnings with words from the file; those do not belong into the service's log."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        os.dup2(null, stream)
 
 
 def _serve_one(connection: Connection) -> None:
@@ -189,7 +196,6 @@ def _run(task: Any, args: tuple[Any, ...]) -> Answer:
             "raised",
             message=f"{type(exc).__name__}: {exc}"[:2_000],
             trace=text.getvalue()[:20_000],
-            errno=exc.errno if isinstance(exc, OSError) else None,
             bases=tuple(base.__name__ for base in type(exc).__mro__),
         )
 

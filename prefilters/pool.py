@@ -10,6 +10,7 @@ import pickle
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -43,6 +44,10 @@ _TASKS_PER_WORKER = 2_000
 """Decoders leak; a fresh fork costs a few milliseconds."""
 _OCR_MEMORY_FACTOR = 3
 """Recognition models and their work space come on top of the picture."""
+_MOST_ANSWER_BYTES = 64 * 1024 * 1024
+"""Facts and text are a few KB; a worker gone wrong must not fill the service's memory."""
+_STALL = struct.pack("ll", 10, 0)
+"""Seconds and microseconds that half an answer may hang on the line."""
 
 _KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TESSDATA_PREFIX", "TMPDIR", "LD_LIBRARY_PATH")
 _ONE_THREAD = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -151,6 +156,8 @@ class _Worker:
     def __init__(self, host: _Host) -> None:
         ours, theirs = socket.socketpair()
         try:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _STALL)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _STALL)
             self.pid = host.start_worker(theirs)
         except BaseException:
             ours.close()
@@ -168,12 +175,16 @@ class _Worker:
             self.connection.send_bytes(message)
             if not self.connection.poll(wall_s):
                 raise TimeoutError(f"no answer within {wall_s:g} s")
-            raw = self.connection.recv_bytes()
+            raw = self.connection.recv_bytes(_MOST_ANSWER_BYTES)
         except TimeoutError:
             raise
         except (EOFError, OSError) as exc:
             raise _WorkerDied from exc
         return _load_answer(raw)
+
+    def is_gone(self) -> bool:
+        """Whether it ended while it had nothing to do."""
+        return self.connection.poll(0)
 
     def end(self) -> int:
         """Kill it; gives its wait status, 0 where that can no longer be known."""
@@ -248,7 +259,6 @@ class _Bay:
             self._free.put(None)
         self._lock = threading.Lock()
         self._host: _Host | None = None
-        self._busy: set[_Worker] = set()
         self._closed = False
 
     @property
@@ -259,27 +269,28 @@ class _Bay:
         """Have all workers running."""
         places = [self._take() for _ in range(self._size)]
         for place in places:
-            self._give_back(place)
+            self._free.put(place)
 
     def run(self, task: Callable[..., Any], args: tuple[Any, ...], *, wall_s: float, memory_bytes: int) -> Answer:
         message = pickle.dumps((task, args, memory_bytes, 2 * ceil(wall_s)), protocol=5)
         worker = self._take()
-        lost = True
         try:
             answer = worker.ask(message, wall_s)
-            lost = worker.tasks >= _TASKS_PER_WORKER
         except TimeoutError as exc:
+            self._bury(worker)
             raise ProbeError(DecodeStatus.TIMEOUT, f"stopped after {wall_s:g} s") from exc
         except _WorkerDied as exc:
+            death = _death(self._bury(worker))
             if self._closed:
                 raise PoolClosed("the decoder pool was closed") from exc
-            lost = False
-            raise _death(self._bury(worker)) from exc
-        finally:
-            if lost:
-                self._bury(worker)
-            elif worker in self._busy:
-                self._give_back(worker)
+            raise death from exc
+        except BaseException:
+            self._bury(worker)
+            raise
+        if worker.tasks < _TASKS_PER_WORKER:
+            self._free.put(worker)
+        else:
+            self._bury(worker)
         return answer
 
     def _take(self) -> _Worker:
@@ -288,11 +299,12 @@ class _Bay:
             with self._lock:
                 if self._closed:
                     raise PoolClosed("the decoder pool was closed")
-                worker = place or self._new_worker()
-                self._busy.add(worker)
-                return worker
+                if place is not None and place.is_gone():
+                    place.end()
+                    place = None
+                return place or self._new_worker()
         except BaseException:
-            self._free.put(None if place is None else place)
+            self._free.put(place)
             raise
 
     def _new_worker(self) -> _Worker:
@@ -305,17 +317,11 @@ class _Bay:
         self._host = _Host(self._preload)
         return _Worker(self._host)
 
-    def _give_back(self, worker: _Worker) -> None:
-        with self._lock:
-            self._busy.discard(worker)
-            self._free.put(worker)
-
     def _bury(self, worker: _Worker) -> int:
-        status = worker.end()
-        with self._lock:
-            self._busy.discard(worker)
+        try:
+            return worker.end()
+        finally:
             self._free.put(None)
-        return status
 
     def close(self) -> None:
         with self._lock:
@@ -333,6 +339,8 @@ def _death(status: int) -> ProbeError:
     return ProbeError(DecodeStatus.RESOURCE_LIMIT, f"the decoder died: {cause}")
 
 
+_OUT_OF_MEMORY = ("Insufficient memory", "bad_alloc", "bad allocation", "Cannot allocate memory")
+"""How decoders written in C++ say it."""
 _NOT_THE_FILES_FAULT: Mapping[str, type[Exception]] = {
     "ImportError": ImportError,
     "FileNotFoundError": FileNotFoundError,
@@ -346,7 +354,7 @@ def _result(answer: Answer) -> Any:
     if answer.kind == "probe_error":
         raise ProbeError(DecodeStatus(answer.status), answer.message)
     fault = DecoderFault(answer.trace)
-    if "MemoryError" in answer.bases:
+    if "MemoryError" in answer.bases or any(words in answer.message for words in _OUT_OF_MEMORY):
         raise ProbeError(DecodeStatus.RESOURCE_LIMIT, answer.message) from fault
     for name, kind in _NOT_THE_FILES_FAULT.items():
         if name in answer.bases:
