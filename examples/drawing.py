@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import zxingcpp
 
-Picture = npt.NDArray[np.float32]
+Picture = npt.NDArray[np.floating[Any]]
 Print = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
 

@@ -18,6 +18,7 @@ from examples.drawing import (
     defocus,
     expose,
     shake,
+    sheet,
     stand,
     stand_jar,
     table_scene,
@@ -63,7 +64,7 @@ def soap_small_print() -> Box:
     """Where the ingredients of `soap_carton` are in the picture."""
     x0, y0, x1, y1 = labels.SOAP_SMALL_PRINT
     height, width = 880, 680
-    carton = _soap(labels.sheet(width, height, (0, 0, 0)))
+    carton = _soap(sheet(width, height, (0, 0, 0)))
     corners = [(x / width, 1 - y / height, 1.0) for x in (x0, x1) for y in (y0, y1)]
     spots = carton.face(_SOAP_CAMERA, corners) / (_SOAP_CAMERA.width, _SOAP_CAMERA.height)
     left, top = spots.min(axis=0)
