@@ -6,7 +6,7 @@ All of this runs in a child of the decoder pool: pdfium ends the process on a fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
@@ -23,6 +23,7 @@ from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
 from prefilters.probes.pdf_active import has_active_content
+from prefilters.probes.pdf_forms import draws_without_end
 from prefilters.probes.pdf_layer import Layer, read_layer, reads_as_word
 from prefilters.probes.text import Depth, Source, TextReading, Word, evidence_tokens
 
@@ -47,14 +48,17 @@ def document(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
     """The `pdf.*` facts. About 5 ms for a short document.
 
     Raises `ProbeError`: `empty`; `encrypted` where the empty password does not open it; `corrupt` (`truncated` if the
-    end of the file is missing) where neither pdfium nor, after mending, pikepdf opens any page, or where there is none.
+    end of the file is missing) where neither pdfium nor, after mending, pikepdf opens any page, or where there is none;
+    `resource_limit` where its forms draw each other without end.
     """
+    if Path(path).stat().st_size == 0:
+        raise ProbeError(DecodeStatus.EMPTY)
+    damaged, active = _second_look(path)
     with _opened(path) as (pdf, mended):
-        damaged, active = _second_look(path)
         facts: dict[str, FactValue] = {
             "decode.status": DecodeStatus.OK.value,
             "pdf.pages": len(pdf),
-            "pdf.page_side_pt": round(max(max(pdf.get_page_size(i)) for i in range(min(len(pdf), MEASURED_PAGES))), 2),
+            "pdf.page_side_pt": _longest_side_pt(pdf),
             "pdf.encrypted": False,
             "pdf.owner_password": pdfium.FPDF_GetSecurityHandlerRevision(pdf) != -1,
             "pdf.repaired": mended or damaged,
@@ -168,13 +172,26 @@ def _cut_or_corrupt(path: Path | str) -> DecodeStatus:
 
 
 def _second_look(path: Path | str) -> tuple[bool, bool]:
-    """Whether the file is damaged (its index had to be rebuilt), and whether it carries active content, by pikepdf."""
+    """Whether the file is damaged (its index had to be rebuilt), and whether it carries active content, by pikepdf.
+
+    Raises `ProbeError`: `resource_limit` where a page draws forms without end, before pdfium falls for it.
+    """
     try:
         with pikepdf.open(path, suppress_warnings=True) as document:
+            if draws_without_end(document):
+                raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "forms draw forms without end")
             active = has_active_content(document)
             return any("damaged" in warning or "reconstruct" in warning for warning in document.get_warnings()), active
-    except (pikepdf.PdfError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):
+    except (pikepdf.PdfError, pikepdf.PasswordError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):
         return True, False
+
+
+def _longest_side_pt(pdf: Any) -> float:
+    longest = 0.0
+    for number in range(min(len(pdf), MEASURED_PAGES)):
+        with suppress(pypdfium2.PdfiumError):  # a page that is not there has no size
+            longest = max(longest, *pdf.get_page_size(number))
+    return round(longest, 2)
 
 
 def _acts_by_pdfium(pdf: Any) -> bool:

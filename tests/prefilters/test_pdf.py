@@ -162,6 +162,43 @@ def test_a_page_tree_that_names_itself_settles(saved):
         assert error.status in (DecodeStatus.CORRUPT, DecodeStatus.TRUNCATED)  # noqa: PT017
 
 
+@pytest.mark.parametrize("kid", [None, 7, pikepdf.Dictionary()], ids=["null", "number", "empty dictionary"])
+def test_a_page_that_is_none_does_not_spoil_the_others(kid, saved):
+    def edit(document: pikepdf.Pdf) -> None:
+        document.Root.Pages.Kids[1] = kid
+
+    path = saved(_edited(made.pdf_many_pages(4), edit))
+    assert pdf.document(path, LIMITS)["decode.status"] == "ok"
+    assert _text_of(path).startswith("Page 1 of the catalogue\nPage 3")
+
+
+def _with_form(content: bytes) -> bytes:
+    """A page that draws a form with this content, whose resources name the form itself, as shared ones do."""
+
+    def edit(document: pikepdf.Pdf) -> None:
+        form = document.make_stream(content, Type=pikepdf.Name.XObject, Subtype=pikepdf.Name.Form, BBox=[0, 0, 99, 99])
+        page = document.pages[0]
+        page.Resources.XObject = pikepdf.Dictionary(X=form)
+        form.Resources = pikepdf.Dictionary(XObject=pikepdf.Dictionary(X=form))
+        page.contents_add(b"q /X Do Q")
+
+    return _edited(_drawn(_plain), edit)
+
+
+def test_forms_that_draw_each_other_without_end_are_refused_before_anything_is_drawn(saved):
+    for data in (made.pdf_recursive_form(), _with_form(b"/X Do /X Do")):
+        with pytest.raises(ProbeError) as caught:
+            pdf.document(saved(data), LIMITS)
+        assert caught.value.status is DecodeStatus.RESOURCE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "content", [b"0 0 9 9 re f", b"q 0 0 9 9 re f Q /X Do"], ids=["names itself", "draws itself once"]
+)
+def test_forms_that_come_to_an_end_are_fine(content, saved):
+    assert pdf.document(saved(_with_form(content)), LIMITS)["decode.status"] == "ok"
+
+
 def _launch(document: pikepdf.Pdf) -> None:
     document.Root.OpenAction = pikepdf.Dictionary(S=pikepdf.Name.Launch, F="calc.exe")
 
