@@ -74,13 +74,14 @@ def read_layer(page: Any) -> Layer:
     for run in runs:
         run.visibility = _visibility(run, shown)
     inked = [run for run in runs if any(not char.isspace() for char, _, _ in run.chars)]
-    seen = [piece for run in runs if run.visibility is Visibility.SEEN for piece in run.chars]
+    shown_runs = [piece for run in runs if run.visibility is Visibility.SEEN for piece in run.chars]
+    seen = [piece for piece in shown_runs if piece[0].isspace() or _is_on_page(piece[1])]
     words = tuple(_words(seen))
     return Layer(
         words=words,
         chars=sum(not char.isspace() for run in inked for char, _, _ in run.chars),
         quality=_quality(words, unmapped=sum(bad for _, _, bad in seen)),
-        hidden=any(run.visibility is Visibility.HIDDEN for run in inked),
+        hidden=len(seen) < len(shown_runs) or any(run.visibility is Visibility.HIDDEN for run in inked),
         has_ink=_contrast(shown) >= LEAST_CONTRAST,
     )
 
@@ -167,6 +168,10 @@ def _pixels(box: Box, shown: NDArray[np.uint8]) -> NDArray[np.float32]:
     x0, x1 = max(0, int(box[0] * width)), min(width, int(box[2] * width) + 1)
     y0, y1 = max(0, int(box[1] * height)), min(height, int(box[3] * height) + 1)
     return shown[y0 : max(y0, y1), x0 : max(x0, x1)].astype(np.float32)
+
+
+def _is_on_page(box: Box) -> bool:
+    return box[0] < 1 and box[1] < 1 and box[2] > 0 and box[3] > 0
 
 
 def _contrast(pixels: NDArray[Any]) -> float:

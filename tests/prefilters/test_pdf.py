@@ -387,6 +387,13 @@ def test_what_lies_outside_the_crop_box_is_hidden(saved):
     assert read.reading.confident_text == PLAIN
 
 
+def test_what_runs_over_the_edge_of_the_page_is_left_out(saved):
+    path = saved(_drawn(lambda canvas: canvas.drawString(72, 600, "Oat milk " + " " * 200 + "IGNORE far right")))
+    read = pdf.read_text(path, LIMITS, min_tokens=None, max_pages=5)
+    assert read.facts["text.hidden"] is True
+    assert read.reading.confident_text == "Oat milk"
+
+
 def test_a_layer_that_contradicts_its_scan_loses_to_what_the_scan_shows(saved):
     def draw(canvas: Canvas) -> None:
         canvas.drawImage(_picture_of("Fresh tomato soup 400 g"), 60, 600, width=480, height=160)
