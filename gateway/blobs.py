@@ -107,6 +107,15 @@ class FolderBlobs:
         _sync_folder(target.parent)
         return target
 
+    def is_writable(self) -> bool:
+        """Whether an upload could be stored now."""
+        try:
+            with self.writer() as probe:
+                probe.write(b"probe")
+        except OSError:
+            return False
+        return True
+
     def remove_leftovers(self, *, older_than_s: float) -> int:
         """Delete uploads that a killed process left half-written; gives how many."""
         limit = time.time() - older_than_s

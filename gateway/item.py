@@ -27,9 +27,7 @@ class Status(StrEnum):
     EXPIRED = "expired"
 
 
-TERMINAL = frozenset(
-    {Status.REJECTED, Status.READY, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}
-)
+TERMINAL = frozenset({Status.REJECTED, Status.READY, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 """Nothing more happens by itself."""
 
 SETTLED = TERMINAL | {Status.HALTED, Status.AWAITING_HUMAN, Status.AWAITING_SUBMITTER}

@@ -61,7 +61,16 @@ class Settings(BaseSettings):
 
     log_level: str = "INFO"
 
-    @field_validator("database_url", "model_url", "profiles_dir", "rules_file", "model_api_key", "model_input_price", "model_output_price", mode="before")
+    @field_validator(
+        "database_url",
+        "model_url",
+        "profiles_dir",
+        "rules_file",
+        "model_api_key",
+        "model_input_price",
+        "model_output_price",
+        mode="before",
+    )
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return None if value == "" else value

@@ -135,7 +135,11 @@ def check_against_profile(submission: Submission, profile: Profile) -> None:
             measure(pointer, name, limits.attribute_name_chars)
             if isinstance(value, list) and len(value) > limits.attributes:
                 problems.append(
-                    (pointer, "too_many", f"Has {len(value):,} values; the profile takes at most {limits.attributes:,}.")
+                    (
+                        pointer,
+                        "too_many",
+                        f"Has {len(value):,} values; the profile takes at most {limits.attributes:,}.",
+                    )
                 )
             else:
                 measure(pointer, attribute_text(value), limits.attribute_value_chars)

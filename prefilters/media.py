@@ -207,6 +207,11 @@ _PLAYLIST_STARTS = (
 _TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b")
 
 
+def supported_formats() -> tuple[str, ...]:
+    """The formats that we take, by name."""
+    return tuple(sorted(name for name, media in _MEDIA.items() if media.supported))
+
+
 def sniff(head: bytes) -> Media:
     """What the leading bytes say. `head` is the first 4 KiB of the file, or all of it if it is shorter.
 

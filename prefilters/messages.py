@@ -68,6 +68,11 @@ def title(code: str) -> dict[str, str]:
     return {language: words(code, language).title for language in LANGUAGES}
 
 
+def codes() -> frozenset[str]:
+    """The keys that have words of their own: verdict codes, and cases of them."""
+    return frozenset(_catalogue(LANGUAGES[0]))
+
+
 def words(key: str, language: str) -> Words:
     """The words for a code, or for one case of it. An unknown key gets the general ones."""
     catalogue = _catalogue(language)

@@ -21,7 +21,14 @@ _TEXT_FIELDS = ("title", "text", "language", "profile", "external_id", "mode", "
 _JSON_FIELDS = ("attributes", "metadata", "budget", "files", "retention_days")
 RAW_PREFIXES = ("image/", "audio/", "video/")
 RAW_TYPES = ("application/pdf", "application/octet-stream")
-ACCEPTED_TYPES = ("multipart/form-data", "application/json", "image/*", "audio/*", "application/pdf", "application/octet-stream")
+ACCEPTED_TYPES = (
+    "multipart/form-data",
+    "application/json",
+    "image/*",
+    "audio/*",
+    "application/pdf",
+    "application/octet-stream",
+)
 
 
 @dataclass(slots=True)
@@ -57,9 +64,7 @@ def media_type_of(header: str | None) -> tuple[str, Mapping[str, str]]:
 
 def is_accepted(media_type: str) -> bool:
     """Whether `POST /v1/items` takes a body of this content type."""
-    return (
-        media_type in {"multipart/form-data", "application/json", *RAW_TYPES} or media_type.startswith(RAW_PREFIXES)
-    )
+    return media_type in {"multipart/form-data", "application/json", *RAW_TYPES} or media_type.startswith(RAW_PREFIXES)
 
 
 async def read_body(

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -66,6 +64,7 @@ KINDS: Mapping[str, ProblemKind] = {
         _k("unsupported_media_type", 415, "This content type is not taken", "`accepted` lists what this path takes."),
         _k("idempotency_key_reused", 422, "The Idempotency-Key belongs to another request",
            "The same key was sent with different content. Use a fresh key for a new request."),
+        _k("url_not_allowed", 422, "This URL may not be called", "The operator has not allowed this address for callbacks."),
         _k("action_not_allowed", 422, "This action is not possible here", "`allowed_actions` lists those that are."),
         _k("rejected", 422, "The item was rejected", "Sent with `Prefer: handling=strict`; the file's own code is in `code`."),
         _k("precondition_required", 428, "A precondition is missing", "Send `If-Match` with the ETag you read."),
@@ -137,27 +136,6 @@ def problem_body(
         body["errors"] = [{"pointer": e.pointer, "code": e.code, "detail": e.detail} for e in errors]
     body.update(extra or {})
     return body
-
-
-def problem_response(problem: ApiProblem, *, instance: str | None, request_id: str | None) -> JSONResponse:
-    """The HTTP answer to a problem."""
-    headers = dict(problem.headers)
-    if problem.retry_after_s is not None:
-        headers["Retry-After"] = str(problem.retry_after_s)
-    return JSONResponse(
-        problem_body(
-            problem.code,
-            problem.detail,
-            instance=instance,
-            request_id=request_id,
-            errors=problem.errors,
-            retry_after_s=problem.retry_after_s,
-            extra=problem.extra,
-        ),
-        status_code=KINDS[problem.code].status,
-        headers=headers,
-        media_type=MEDIA_TYPE,
-    )
 
 
 def invalid(detail: str, *errors: FieldError) -> ApiProblem:

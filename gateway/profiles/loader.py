@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -116,7 +116,12 @@ class Profile(_Part):
     @property
     def decode_limits(self) -> DecodeLimits:
         """The decode limits with this profile's own values."""
-        return DecodeLimits(**self.limits)
+        return replace(DecodeLimits(), **self.limits)
+
+    def with_decode_wall(self, seconds: float) -> Profile:
+        """The same profile with at most this much wall-clock time for one decode."""
+        wall_s = min(seconds, self.decode_limits.decode_wall_s)
+        return self.model_copy(update={"limits": {**self.limits, "decode_wall_s": wall_s}})
 
     def output_errors(self, output: object) -> list[str]:
         """What is wrong with a piece of copy by this profile's schema, a sentence each; empty when it is right."""

@@ -210,9 +210,7 @@ def _for_update(connection: Connection, item_id: str) -> sa.Select[Any]:
     return query.with_for_update() if connection.dialect.name == "postgresql" else query
 
 
-def set_screening(
-    connection: Connection, file_id: str, *, verdict: str, screening: Mapping[str, Any]
-) -> None:
+def set_screening(connection: Connection, file_id: str, *, verdict: str, screening: Mapping[str, Any]) -> None:
     """Keep what was measured of one file, so that no later stage measures it again."""
     connection.execute(files.update().where(files.c.id == file_id).values(verdict=verdict, screening=dict(screening)))
 
@@ -226,16 +224,37 @@ def request_cancel(connection: Connection, item_id: str, *, at_ms: int) -> None:
     )
 
 
-def lapsed(connection: Connection, *, limit: int = 100) -> list[sa.Row[Any]]:
-    """Items whose lease has run out: id, fence, status, claims and lost claims."""
-    return list(
-        connection.execute(
-            sa.select(items.c.id, items.c.fence, items.c.status, items.c.claims, items.c.lost_claims, items.c.tenant)
-            .where(items.c.lease_expires_ms.is_not(None), items.c.lease_expires_ms < database_now_ms())
-            .order_by(items.c.lease_expires_ms)
-            .limit(limit)
-        )
+@dataclass(frozen=True, slots=True)
+class LapsedRow:
+    """An item whose holder has not renewed its lease in time."""
+
+    id: str
+    tenant: str
+    fence: int
+    status: str
+    claims: int
+    lost_claims: int
+
+
+def lapsed(connection: Connection, *, limit: int = 100) -> list[LapsedRow]:
+    """Items whose lease has run out, longest ago first."""
+    rows = connection.execute(
+        sa.select(items.c.id, items.c.tenant, items.c.fence, items.c.status, items.c.claims, items.c.lost_claims)
+        .where(items.c.lease_expires_ms.is_not(None), items.c.lease_expires_ms < database_now_ms())
+        .order_by(items.c.lease_expires_ms)
+        .limit(limit)
     )
+    return [LapsedRow(**row._mapping) for row in rows]
+
+
+def is_lapsed(connection: Connection, item_id: str, *, fence: int) -> bool:
+    """Whether this lease, and not a newer one, has run out and was not renewed meanwhile."""
+    query = sa.select(items.c.id).where(
+        items.c.id == item_id, items.c.fence == fence, items.c.lease_expires_ms < database_now_ms()
+    )
+    if connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    return connection.execute(query).first() is not None
 
 
 def overdue_cancels(connection: Connection, *, grace_ms: int, limit: int = 100) -> list[str]:
@@ -356,7 +375,9 @@ def _record(
 def _files_of(connection: Connection, ids: list[str]) -> dict[str, tuple[FileRecord, ...]]:
     if not ids:
         return {}
-    rows = connection.execute(sa.select(files).where(files.c.item_id.in_(ids)).order_by(files.c.item_id, files.c.position))
+    rows = connection.execute(
+        sa.select(files).where(files.c.item_id.in_(ids)).order_by(files.c.item_id, files.c.position)
+    )
     grouped: dict[str, list[FileRecord]] = {}
     for row in rows:
         grouped.setdefault(row.item_id, []).append(

@@ -101,7 +101,9 @@ def revoke(connection: Connection, key_id: str, *, at_ms: int) -> bool:
 
 def any_live(connection: Connection) -> bool:
     """Whether at least one key can be used."""
-    return connection.execute(sa.select(api_keys.c.id).where(api_keys.c.revoked_ms.is_(None)).limit(1)).first() is not None
+    return (
+        connection.execute(sa.select(api_keys.c.id).where(api_keys.c.revoked_ms.is_(None)).limit(1)).first() is not None
+    )
 
 
 def _record(row: sa.Row[tuple[object, ...]]) -> KeyRecord:

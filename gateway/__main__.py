@@ -1,0 +1,5 @@
+"""`python -m gateway` is `sluicegate`."""
+
+from gateway.cli import main
+
+main()

@@ -1,0 +1,105 @@
+"""Collect what an item says: its own words, the text read from its files, and the pictures, as its route allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from fallback.route import Capabilities
+from fallback.text_only import Brief, Picture, SourceText
+from gateway.decision import ScreenedFile
+from gateway.item import Item
+from gateway.profiles import Profile
+from gateway.submission import attribute_text
+from gateway.wiring import Services
+from prefilters import reading
+from prefilters.errors import ProbeError
+from prefilters.facts import FactValue
+from prefilters.media import MediaKind
+from prefilters.verdict import VerdictKind
+
+log = structlog.get_logger()
+
+MODEL_IMAGE_SIDE = 1024
+"""Pixels of the long side. Vision models look at tiles of 512 and reduce what is larger than about 2,048 on the long and
+768 on the short side themselves; more pixels cost upload time and show them nothing."""
+
+
+def language_of(item: Item, profile: Profile) -> str:
+    """The language in which the copy is to be written."""
+    return str(item.submission.get("language") or profile.default_language)
+
+
+def gather(
+    services: Services,
+    item: Item,
+    profile: Profile,
+    files: Iterable[ScreenedFile],
+    capabilities: Capabilities,
+    *,
+    read_pictures: bool,
+    max_side: int = MODEL_IMAGE_SIDE,
+) -> Brief:
+    """The brief for one item. Refused files are left out; `read_pictures` adds the text in pictures and their barcodes."""
+    usable = [file for file in files if file.verdict.kind is not VerdictKind.REJECT]
+    sources: list[SourceText] = []
+    pictures: list[Picture] = []
+    for file in usable:
+        sources.extend(_texts(services, item, profile, file, read_pictures=read_pictures))
+        if capabilities.images and file.screening.media.kind is MediaKind.IMAGE:
+            pictures.append(_picture(services, item, profile, file, max_side))
+    return Brief(
+        language=language_of(item, profile),
+        title=item.title,
+        text=item.submission.get("text"),
+        attributes={name: attribute_text(value) for name, value in item.submission.get("attributes", {}).items()},
+        sources=sources,
+        pictures=pictures,
+    )
+
+
+def _texts(
+    services: Services, item: Item, profile: Profile, file: ScreenedFile, *, read_pictures: bool
+) -> list[SourceText]:
+    kind = file.screening.media.kind
+    path = services.blobs.path(item.tenant, file.record.sha256)
+    limits = profile.decode_limits
+    part = file.record.part
+    try:
+        if kind is MediaKind.PDF:
+            read = reading.read_document(services.pool, path, limits)
+            return _named(part, read.source.value, read.confident_text)
+        if kind is MediaKind.IMAGE and read_pictures:
+            return _picture_texts(services, item, profile, file)
+    except ProbeError as error:
+        log.warning("item.read_failed", item_id=item.id, file_id=file.record.id, status=error.status.value)
+    return []
+
+
+def _picture_texts(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> list[SourceText]:
+    path = services.blobs.path(item.tenant, file.record.sha256)
+    found = file.screening.reading
+    if file.verdict.kind is VerdictKind.ACCEPT or found is None:
+        found = reading.read_picture(services.pool, path, profile.decode_limits)
+    texts = _named(file.record.part, found.source.value, found.confident_text)
+    for barcode in reading.read_barcodes(services.pool, path, profile.decode_limits):
+        texts.extend(_named(file.record.part, "barcode", f"{barcode.format} {barcode.text}"))
+    return texts
+
+
+def _named(part: str, kind: str, text: str) -> list[SourceText]:
+    return [SourceText(part, kind, text)] if text.strip() else []
+
+
+def _picture(services: Services, item: Item, profile: Profile, file: ScreenedFile, max_side: int) -> Picture:
+    path = services.blobs.path(item.tenant, file.record.sha256)
+    made = reading.picture_for_model(services.pool, path, profile.decode_limits, max_side=max_side)
+    return Picture(file.record.part, "image/jpeg", made.jpeg, made.width, made.height)
+
+
+def seen_facts(files: Iterable[ScreenedFile]) -> list[tuple[str, dict[str, FactValue]]]:
+    """Per usable file: its part name and its measured facts."""
+    return [
+        (file.record.part, dict(file.screening.facts)) for file in files if file.verdict.kind is not VerdictKind.REJECT
+    ]

@@ -1,0 +1,160 @@
+"""The model behind `fallback.text_only.Model`: any OpenAI-compatible endpoint, with one retry layer of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from pydantic_ai import BinaryContent, ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.direct import model_request
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from fallback.text_only import Answer, Request
+from gateway.settings import Settings
+
+log = structlog.get_logger()
+
+_BASE_DELAY_S = 0.5
+_MAX_DELAY_S = 20.0
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+
+class ModelFailed(Exception):
+    """The model could not be asked, or answered nothing usable; `public` is safe to show."""
+
+    def __init__(self, code: str, public: str, *, retryable: bool) -> None:
+        super().__init__(code)
+        self.code = code
+        self.public = public
+        self.retryable = retryable
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoint:
+    """Where the model is, and how long it is waited for."""
+
+    url: str
+    model: str
+    api_key: str
+    timeout_s: float
+    attempts: int
+
+
+def endpoint_of(settings: Settings) -> ModelEndpoint | None:
+    """The configured endpoint; None means the offline writer."""
+    if settings.model_url is None:
+        return None
+    return ModelEndpoint(
+        url=settings.model_url,
+        model=settings.model,
+        api_key="none" if settings.model_api_key is None else settings.model_api_key.get_secret_value(),
+        timeout_s=settings.model_timeout_s,
+        attempts=settings.model_attempts,
+    )
+
+
+class OpenAiCompatibleModel:
+    """Answers one request; retries only what a repeat can mend, with full jitter and `Retry-After`, within a deadline."""
+
+    def __init__(self, endpoint: ModelEndpoint, *, deadline_s: float) -> None:
+        self._endpoint = endpoint
+        self._deadline_s = deadline_s
+
+    def answer(self, request: Request) -> Answer:
+        """The model's answer. Raises `ModelFailed`."""
+        return asyncio.run(self._answer(request))
+
+    async def _answer(self, request: Request) -> Answer:
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(
+            base_url=self._endpoint.url,
+            api_key=self._endpoint.api_key,
+            max_retries=0,
+            timeout=self._endpoint.timeout_s,
+        ) as client:
+            model = OpenAIChatModel(self._endpoint.model, provider=OpenAIProvider(openai_client=client))
+            message = _message(request)
+
+            async def once() -> ModelResponse:
+                return await model_request(model, [message])
+
+            response = await with_retries(
+                once, attempts=self._endpoint.attempts, deadline=time.monotonic() + self._deadline_s
+            )
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        return Answer(
+            text=text,
+            model=response.model_name or self._endpoint.model,
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+        )
+
+
+def _message(request: Request) -> ModelRequest:
+    content: list[Any] = [request.text]
+    content.extend(BinaryContent(picture.content, media_type=picture.media_type) for picture in request.pictures)
+    return ModelRequest(parts=[UserPromptPart(content)], instructions=request.instructions)
+
+
+async def with_retries(
+    once: Callable[[], Awaitable[ModelResponse]], *, attempts: int, deadline: float
+) -> ModelResponse:
+    """The first answer of up to `attempts` tries that end before `deadline` (monotonic seconds). Raises `ModelFailed`."""
+    for attempt in range(1, attempts + 1):
+        try:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True)
+            return await asyncio.wait_for(once(), remaining)
+        except TimeoutError as error:
+            raise ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True) from error
+        except (ModelAPIError, UnexpectedModelBehavior, ValueError) as error:
+            failure = _failure(error)
+            delay_s = _delay_s(error, attempt)
+            is_last = attempt == attempts or time.monotonic() + delay_s >= deadline
+            log.warning("model.request_failed", code=failure.code, attempt=attempt, is_last=is_last)
+            if not failure.retryable or is_last:
+                raise failure from error
+            await asyncio.sleep(delay_s)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _failure(error: Exception) -> ModelFailed:
+    if isinstance(error, ModelHTTPError):
+        if error.status_code in {401, 403}:
+            return ModelFailed(
+                "model_refused_key",
+                "The model endpoint refused our key. The operator must check SLUICEGATE_MODEL_API_KEY.",
+                retryable=False,
+            )
+        if error.status_code == 429:
+            return ModelFailed("model_rate_limited", "The model is overloaded. Try again later.", retryable=True)
+        return ModelFailed(
+            "model_error",
+            f"The model endpoint answered with HTTP {error.status_code}.",
+            retryable=error.status_code in _RETRYABLE_STATUS,
+        )
+    if isinstance(error, UnexpectedModelBehavior | ValueError):
+        return ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
+    return ModelFailed("model_unreachable", "The model endpoint cannot be reached. Try again later.", retryable=True)
+
+
+def _delay_s(error: Exception, attempt: int) -> float:
+    """Full jitter: anything between nothing and an exponentially growing bound; at least what the endpoint asks for."""
+    bound = min(_MAX_DELAY_S, _BASE_DELAY_S * 2**attempt)
+    asked = _retry_after_s(error)
+    return max(asked, random.uniform(0, bound))  # noqa: S311 - spreads retries, guards nothing
+
+
+def _retry_after_s(error: Exception) -> float:
+    response = getattr(error.__cause__, "response", None)
+    value = None if response is None else response.headers.get("retry-after")
+    return min(float(value), 60.0) if value and value.isascii() and value.replace(".", "", 1).isdigit() else 0.0

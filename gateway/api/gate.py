@@ -1,0 +1,266 @@
+"""What is decided before a body is read: who calls, what they may do, what they announce. Pure ASGI, outside of FastAPI.
+
+A FastAPI dependency would come too late: on a route with an upload it runs only after the whole body was received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway import __version__
+from gateway.api.auth import Authenticator, Principal
+from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
+from gateway.api.idempotency import parse_key
+from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
+from gateway.ids import new_id
+
+log = structlog.get_logger()
+
+_DRAIN_BYTES = 256 * 1024 * 1024
+_DRAIN_S = 5.0
+
+
+class Gate:
+    """The outermost layer of the service."""
+
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, max_bytes: int, keyless: bool) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._max_bytes = max_bytes
+        self._keyless = keyless
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = IncomingBody(receive, Headers(scope=scope), self._max_bytes)
+        request_id = new_id("req")
+        scope.setdefault("state", {}).update(request_id=request_id, body=body)
+        answer = _Answer(send, request_id)
+        try:
+            await self._check(scope)
+            await self._app(scope, body, answer.send)
+        except ApiProblem as problem:
+            await refusal(problem, scope)(scope, body, answer.send)
+        except ClientDisconnect:
+            log.info("request.client_left", path=scope["path"])
+        except Exception:
+            log.exception("request.failed", path=scope["path"], request_id=request_id)
+            if not answer.started:
+                await refusal(internal_problem(), scope)(scope, body, answer.send)
+
+    async def _check(self, scope: Scope) -> None:
+        path: str = scope["path"]
+        if not path.startswith("/v1/"):
+            return
+        headers = Headers(scope=scope)
+        principal = await self._principal(headers)
+        scope.setdefault("state", {})["principal"] = principal
+        method: str = scope["method"]
+        principal.require(_needed_scope(method, path))
+        if method in {"POST", "PUT", "PATCH"}:
+            self._check_length(headers)
+        if method == "POST" and path.rstrip("/") == "/v1/items":
+            _check_submission_headers(headers)
+
+    async def _principal(self, headers: Headers) -> Principal:
+        header = headers.get("authorization")
+        if header is None and self._keyless:
+            _check_is_local(headers)
+        principal = self._authenticator.known(header)
+        if principal is None:
+            assert header is not None
+            principal = await run_in_threadpool(self._authenticator.look_up, header)
+        return principal
+
+    def _check_length(self, headers: Headers) -> None:
+        declared = headers.get("content-length")
+        if declared is not None and declared.isdigit() and int(declared) > self._max_bytes:
+            raise too_large(self._max_bytes)
+
+
+def too_large(limit: int) -> ApiProblem:
+    """A 413 that names the limit."""
+    return ApiProblem(
+        "payload_too_large",
+        f"The request has more than {limit:,} bytes. Send fewer or smaller files.",
+        extra={"limit_bytes": limit},
+    )
+
+
+def _check_submission_headers(headers: Headers) -> None:
+    media_type, _ = media_type_of(headers.get("content-type"))
+    if not is_accepted(media_type):
+        raise ApiProblem(
+            "unsupported_media_type",
+            f"The content type {media_type[:80] or '(none)'} is not taken here. Send multipart/form-data with one part per "
+            "file, or the bytes of one file with its own content type.",
+            extra={"accepted": list(ACCEPTED_TYPES)},
+            headers={"Accept-Post": ", ".join(ACCEPTED_TYPES)},
+        )
+    parse_key(headers.get("idempotency-key"))
+
+
+def _needed_scope(method: str, path: str) -> str:
+    if path.startswith("/v1/escalations"):
+        return "review"
+    if path.startswith("/v1/guard/"):
+        return "guard"
+    return "items:read" if method in {"GET", "HEAD", "OPTIONS"} else "items:write"
+
+
+def _check_is_local(headers: Headers) -> None:
+    """Without a key only this machine's own programs may call: not a web page that a browser here happens to show.
+
+    A page can make a browser post to 127.0.0.1, or give its own host name that address (DNS rebinding).
+    """
+    host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
+    origin = headers.get("origin")
+    if not _is_loopback_name(host):
+        raise ApiProblem(
+            "forbidden",
+            f"Without an API key the service is reached as 127.0.0.1 or localhost only, not as {host[:80] or 'an empty host'}. "
+            "Send a key made by `sluicegate keys create`.",
+        )
+    if origin is not None and not _is_loopback_name(origin.split("//", 1)[-1].rsplit(":", 1)[0].strip("[]").lower()):
+        raise ApiProblem("forbidden", "Web pages of other sites may not call a service without an API key.")
+
+
+def _is_loopback_name(host: str) -> bool:
+    if host in {"localhost", ""}:
+        return host == "localhost"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class IncomingBody:
+    """A request's `receive`: ends the request with a 413 once more than `limit` bytes have come, declared or not."""
+
+    def __init__(self, receive: Receive, headers: Headers, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._received = 0
+        self._is_refused = False
+        waits = "100-continue" in headers.get("expect", "").lower()
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        self._is_complete = not has_body
+        self._is_expected = has_body and not waits
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            self._is_complete = True
+            return message
+        self._is_expected = True
+        self._is_complete = self._is_complete or not message.get("more_body", False)
+        self._received += len(message.get("body", b""))
+        if self._received > self._limit and not self._is_refused:
+            self._is_refused = True
+            raise too_large(self._limit)
+        return message
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the client is still sending: not when all has come, nor when it waits for `100 Continue`."""
+        return self._is_expected and not self._is_complete
+
+    async def drain(self) -> None:
+        """Take and forget what is still coming, within bounds."""
+        most = self._received + _DRAIN_BYTES
+
+        async def take() -> None:
+            while not self._is_complete and self._received < most:
+                await self()
+
+        try:
+            await asyncio.wait_for(take(), _DRAIN_S)
+        except (TimeoutError, ClientDisconnect, ApiProblem):
+            return
+
+
+class Refusal(JSONResponse):
+    """A problem that may be sent while its request's body is still arriving.
+
+    The whole answer goes out at once; then what the client is still sending is taken and forgotten. Closing a connection
+    with unread bytes resets it, and the reset can overtake the answer.
+    """
+
+    media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = scope["state"]["body"]
+        if not body.is_unread:
+            await super().__call__(scope, receive, send)
+            return
+        headers = [*self.raw_headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        await body.drain()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def refusal(problem: ApiProblem, scope: Scope) -> Refusal:
+    """The HTTP answer to a problem."""
+    headers = dict(problem.headers)
+    if problem.retry_after_s is not None:
+        headers["Retry-After"] = str(problem.retry_after_s)
+    document = problem_body(
+        problem.code,
+        problem.detail,
+        instance=printable_path(scope["path"]),
+        request_id=scope["state"]["request_id"],
+        errors=problem.errors,
+        retry_after_s=problem.retry_after_s,
+        extra=problem.extra,
+    )
+    return Refusal(document, status_code=KINDS[problem.code].status, headers=headers)
+
+
+def printable_path(path: str) -> str:
+    """A request's path as it may stand in an answer, whatever bytes it was made of."""
+    return path.encode("utf-8", "replace").decode()[:500]
+
+
+def internal_problem() -> ApiProblem:
+    """What a caller learns of a fault on our side."""
+    return ApiProblem(
+        "internal", "Something went wrong on our side; the request may be repeated with the same Idempotency-Key."
+    )
+
+
+class _Answer:
+    """One request's `send`: adds the headers that all answers have, and knows whether the answer has begun."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = MutableHeaders(raw=message["headers"])
+            headers["Request-Id"] = self._request_id
+            headers["Sluicegate-Version"] = __version__
+            headers.setdefault("X-Content-Type-Options", "nosniff")
+            headers.setdefault("Cache-Control", "no-store")
+        await self._send(message)
+
+
+def principal_of(scope_state: Mapping[str, Any]) -> Principal:
+    """The caller that the gate found for this request."""
+    principal = scope_state["principal"]
+    assert isinstance(principal, Principal)
+    return principal

@@ -1,0 +1,311 @@
+"""`POST /v1/items`: body to submission, submission to item, item to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway import intake, pipeline
+from gateway import submission as submissions
+from gateway.api import idempotency
+from gateway.api.auth import Principal
+from gateway.api.body import ReceivedBody, field_problem, read_body
+from gateway.api.gate import principal_of
+from gateway.api.idempotency import SCOPE_CREATE_ITEM, Arrivals
+from gateway.api.prefer import Preference, parse_prefer
+from gateway.api.problems import MEDIA_TYPE, ApiProblem, FieldError, invalid
+from gateway.api.render import item_json, language_of, strict_problem
+from gateway.api.waiting import Waiting
+from gateway.item import SETTLED, Item, Lease, Status
+from gateway.profiles import Profile
+from gateway.store import idempotency as idempotency_store
+from gateway.store import items as item_store
+from gateway.store.idempotency import StoredKey
+from gateway.submission import FieldProblem, Submission
+from gateway.wiring import Services
+
+log = structlog.get_logger()
+
+_FIRST_OUTCOME_S = 10.0
+
+
+class Submissions:
+    """Takes submissions for one process."""
+
+    def __init__(self, services: Services, waiting: Waiting) -> None:
+        self._services = services
+        self._waiting = waiting
+        self._arrivals = Arrivals()
+
+    async def create(self, request: Request) -> Response:
+        """Answer one `POST /v1/items`."""
+        principal = principal_of(request.scope["state"])
+        preference = parse_prefer(request.headers.getlist("prefer"))
+        key = idempotency.parse_key(request.headers.get("idempotency-key"))
+        accepted, replayed = await self._receive(request, principal, key, preference)
+        if accepted.lease is not None:
+            await self._inspect_edge(accepted.lease)
+        if not replayed and accepted.duplicate_of is None:
+            self._services.signals.send("worker", accepted.item_id)
+        item = await self._outcome(accepted.item_id, preference)
+        return _answer(request, item, preference, accepted, replayed=replayed)
+
+    async def _receive(
+        self, request: Request, principal: Principal, key: str | None, preference: Preference
+    ) -> tuple[intake.Accepted, bool]:
+        """The item that stands for this request, and whether an earlier request with the same key made it."""
+        stored = None if key is None else await self._stored(principal.tenant, key)
+        arrival = _KeyArrival(self._arrivals, principal.tenant, key, stored)
+        profile_box: list[Profile] = []
+
+        def on_submission(document: dict[str, Any], submission: Submission) -> None:
+            profile_box.append(self._checked_profile(submission))
+            arrival.announce(submissions.meta_fingerprint(document))
+
+        try:
+            async with AsyncExitStack() as stack:
+                body = await read_body(request, self._services.blobs, stack, on_submission)
+                roles = _check_files(body)
+                await _check_content_digest(request, body)
+                fingerprint = submissions.fingerprint(
+                    body.document,
+                    [(roles.get(file.part), file.writer.sha256, file.writer.bytes) for file in body.files],
+                )
+                if arrival.first is not None:
+                    await _wait_for_first(arrival.first)
+                    stored = await self._stored(principal.tenant, key or "")
+                if stored is not None:
+                    return _replay(stored, fingerprint, key or ""), True
+                arrival.body_complete()
+                incoming = intake.Incoming(
+                    tenant=principal.tenant,
+                    actor=principal.actor,
+                    document=body.document,
+                    submission=body.submission,
+                    profile=profile_box[0],
+                    files=[
+                        intake.IncomingFile(f.part, roles.get(f.part), f.file_name, f.declared_type, f.writer)
+                        for f in body.files
+                    ],
+                    idempotency_key=key,
+                    fingerprint=fingerprint,
+                    meta_fingerprint=submissions.meta_fingerprint(body.document),
+                )
+                return await self._accept(incoming, preference)
+        finally:
+            arrival.leave()
+
+    async def _accept(self, incoming: intake.Incoming, preference: Preference) -> tuple[intake.Accepted, bool]:
+        claim_as = None if preference.respond_async and preference.wait_s is None else "api:edge"
+        try:
+            accepted = await run_in_threadpool(
+                intake.accept, self._services, incoming, scope=SCOPE_CREATE_ITEM, claim_as=claim_as
+            )
+        except intake.KeyTaken:
+            stored = await self._stored(incoming.tenant, incoming.idempotency_key or "")
+            if stored is None:
+                raise idempotency.in_progress() from None
+            return _replay(stored, incoming.fingerprint, incoming.idempotency_key or ""), True
+        except intake.DuplicateItem as error:
+            raise ApiProblem(
+                "duplicate_item",
+                f"The item {error.item_id} has the same content. Send `on_duplicate: new` to have another one.",
+                extra={"item_id": error.item_id},
+            ) from None
+        except intake.StorageFull:
+            raise ApiProblem(
+                "storage_full",
+                "There is no room to store the upload; nothing was kept. Repeat it later with the same Idempotency-Key.",
+                retry_after_s=30,
+            ) from None
+        return accepted, False
+
+    async def _inspect_edge(self, lease: Lease) -> None:
+        try:
+            await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
+        except pipeline.StaleLease:
+            log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
+
+    def _checked_profile(self, submission: Submission) -> Profile:
+        profile = self._services.profiles.get(submission.profile)
+        if profile is None:
+            names = ", ".join(sorted(self._services.profiles))
+            raise invalid(
+                f"There is no profile `{submission.profile[:64]}`; there are: {names}.",
+                FieldError("/profile", "unknown_profile", f"Use one of {names}."),
+            )
+        if submission.callback_url is not None:
+            raise ApiProblem(
+                "url_not_allowed",
+                "The operator has allowed no callback addresses. Leave out `callback_url` and poll the item instead.",
+                errors=[FieldError("/callback_url", "url_not_allowed", "Leave it out.")],
+            )
+        try:
+            submissions.check_against_profile(submission, profile)
+        except FieldProblem as error:
+            raise field_problem(error) from error
+        return profile
+
+    async def _stored(self, tenant: str, key: str) -> StoredKey | None:
+        def look() -> StoredKey | None:
+            with self._services.database.read() as connection:
+                not_before = item_store.now_ms(connection) - self._services.settings.idempotency_ttl_s * 1000
+                return idempotency_store.find(
+                    connection, tenant=tenant, scope=SCOPE_CREATE_ITEM, key=key, not_before_ms=not_before
+                )
+
+        return await run_in_threadpool(look)
+
+    async def _outcome(self, item_id: str, preference: Preference) -> Item:
+        """The item once it is settled, or as it stands when the caller's patience ends."""
+        if preference.wait_s is not None:
+            patience_s = preference.wait_s
+        elif preference.respond_async:
+            patience_s = 0.0
+        else:
+            patience_s = self._services.settings.default_wait_s
+        item = await self._waiting.until(item_id, lambda version, status: status in SETTLED, timeout_s=patience_s)
+        assert item is not None
+        return item
+
+
+class _KeyArrival:
+    """One request's place among those that arrive under the same key at the same time."""
+
+    def __init__(self, arrivals: Arrivals, tenant: str, key: str | None, stored: StoredKey | None) -> None:
+        self._arrivals = arrivals
+        self._tenant = tenant
+        self._key = key
+        self._stored = stored
+        self._is_first = False
+        self.first: idempotency.Arrival | None = None
+
+    def announce(self, meta_fingerprint: str) -> None:
+        """The item part is known. Raises a 422 where an earlier request under the key had another one."""
+        if self._key is None:
+            return
+        if self._stored is not None:
+            if self._stored.meta_fingerprint != meta_fingerprint:
+                raise idempotency.reused(self._key)
+            return
+        self.first = self._arrivals.enter(self._tenant, self._key, meta_fingerprint)
+        self._is_first = self.first is None
+
+    def body_complete(self) -> None:
+        """All bytes are here."""
+        if self._is_first and self._key is not None:
+            self._arrivals.complete_body(self._tenant, self._key)
+
+    def leave(self) -> None:
+        """This request is over."""
+        if self._is_first and self._key is not None:
+            self._arrivals.leave(self._tenant, self._key)
+
+
+async def _wait_for_first(first: idempotency.Arrival) -> None:
+    """Until the first request under this key is stored or refused; a 409 while its body is still arriving."""
+    if not first.body_complete and not first.finished.is_set():
+        raise idempotency.in_progress()
+    try:
+        await asyncio.wait_for(first.finished.wait(), _FIRST_OUTCOME_S)
+    except TimeoutError:
+        raise idempotency.in_progress() from None
+
+
+def _replay(stored: StoredKey, fingerprint: str, key: str) -> intake.Accepted:
+    if stored.fingerprint != fingerprint:
+        raise idempotency.reused(key)
+    return intake.Accepted(stored.item_id)
+
+
+def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
+    """Hold the files that came against those that the item part names; gives the role per part."""
+    entries = {entry.part: entry for entry in body.submission.files}
+    received = {file.part: file for file in body.files}
+    if len(entries) != len(body.submission.files):
+        raise invalid("`files` names a part twice.", FieldError("/files", "duplicate_part", "Name each part once."))
+    missing = [part for part in entries if part not in received]
+    if missing:
+        raise ApiProblem(
+            "missing_part",
+            f"The item part names the file part `{missing[0]}`, but the body has none of that name.",
+            errors=[
+                FieldError("/files", "missing_part", f"Send the part `{part}` or take it out.") for part in missing
+            ],
+        )
+    for part, entry in entries.items():
+        if entry.sha256 is not None and entry.sha256.lower() != received[part].writer.sha256:
+            raise ApiProblem(
+                "digest_mismatch",
+                f"The part `{part}` arrived with other bytes than its `sha256` announces. Send it again.",
+                errors=[FieldError(part, "digest_mismatch", f"Arrived as {received[part].writer.sha256}.")],
+            )
+    if not body.files and not _says_something(body.submission):
+        raise invalid(
+            "The request has neither files nor a title, a text or attributes, so there is nothing to write about.",
+            FieldError("", "empty", "Send at least one file or one of these fields."),
+        )
+    return {part: entry.role for part, entry in entries.items()}
+
+
+def _says_something(submission: Submission) -> bool:
+    texts = (submission.title, submission.text)
+    return any(text and text.strip() for text in texts) or bool(submission.attributes)
+
+
+async def _check_content_digest(request: Request, body: ReceivedBody) -> None:
+    """`Repr-Digest` or `Content-Digest` (RFC 9530) of a raw body, where one was sent."""
+    header = request.headers.get("repr-digest") or request.headers.get("content-digest")
+    media_type = request.headers.get("content-type", "").lower()
+    if header is None or len(body.files) != 1 or media_type.startswith("multipart/"):
+        return
+    wanted = digest_of(header)
+    if wanted is not None and wanted != body.files[0].writer.sha256:
+        raise ApiProblem(
+            "digest_mismatch",
+            f"The body arrived with other bytes than the digest announces (SHA-256 {body.files[0].writer.sha256}). "
+            "Send it again.",
+        )
+
+
+def digest_of(header: str) -> str | None:
+    """The SHA-256 of a digest header in hex; None where it has none that can be read."""
+    for member in header.split(","):
+        name, _, value = member.strip().partition("=")
+        if name.strip().lower() == "sha-256":
+            try:
+                return base64.b64decode(value.strip().strip(":"), validate=True).hex()
+            except binascii.Error:
+                return None
+    return None
+
+
+def _answer(
+    request: Request, item: Item, preference: Preference, accepted: intake.Accepted, *, replayed: bool
+) -> Response:
+    language = language_of(request.headers.get("accept-language"))
+    is_known = item.status in SETTLED
+    headers = {"Location": f"/v1/items/{item.id}", "ETag": f'"{item.version}"'}
+    if preference.applied is not None:
+        headers["Preference-Applied"] = preference.applied
+    if replayed:
+        headers["Idempotent-Replayed"] = "true"
+    if accepted.duplicate_of is not None:
+        headers["Duplicate-Of"] = accepted.duplicate_of
+    if not is_known:
+        headers["Retry-After"] = "1"
+    if preference.strict and item.status is Status.REJECTED:
+        request_id = request.scope["state"]["request_id"]
+        document = strict_problem(item, language=language, request_id=request_id)
+        return JSONResponse(document, status_code=422, headers=headers, media_type=MEDIA_TYPE)
+    status = 200 if accepted.duplicate_of is not None and not replayed else 201 if is_known else 202
+    return JSONResponse(item_json(item, language=language), status_code=status, headers=headers)

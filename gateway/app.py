@@ -1,0 +1,129 @@
+"""The web application: wiring only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from gateway import __version__
+from gateway.api.auth import Authenticator
+from gateway.api.changes import Changes
+from gateway.api.gate import Gate, internal_problem, refusal
+from gateway.api.items import ItemRoutes
+from gateway.api.problems import ApiProblem, FieldError, invalid
+from gateway.api.schemas import components
+from gateway.api.service import ServiceRoutes
+from gateway.api.submit import Submissions
+from gateway.api.waiting import Waiting
+from gateway.wiring import Services
+
+log = structlog.get_logger()
+
+_THREADS = 64
+
+
+def create_app(services: Services) -> ASGIApp:
+    """The service's ASGI application. Closing `services` stays with the caller."""
+    changes = Changes()
+    waiting = Waiting(services.database, changes)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        listener = services.signals.listen("api")
+        changes.attach(listener)
+        threading.Thread(target=services.pool.warm, name="warm-decoders", daemon=True).start()
+        try:
+            yield
+        finally:
+            changes.detach(listener)
+            listener.close()
+
+    app = FastAPI(
+        title="Sluicegate",
+        version=__version__,
+        description="Verdicts on uploads before the model, and a guard around its tool calls.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
+    app.include_router(ServiceRoutes(services).router())
+    _speak_problems(app)
+    _describe(app)
+    is_keyless = services.settings.is_loopback
+    return Gate(
+        app,
+        authenticator=Authenticator(services.database, keyless=is_keyless),
+        max_bytes=services.settings.max_request_bytes,
+        keyless=is_keyless,
+    )
+
+
+def _speak_problems(app: FastAPI) -> None:
+    """Every error that the framework itself raises becomes a problem document too."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiProblem)
+        return refusal(error, request.scope)
+
+    async def of_the_router(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return refusal(_from_http(error, request), request.scope)
+
+    async def of_validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fields = [
+            FieldError("/" + "/".join(map(str, item["loc"])), str(item["type"]), str(item["msg"])[:200])
+            for item in error.errors()[:20]
+        ]
+        return refusal(invalid("The request is not valid; `errors` names each field.", *fields), request.scope)
+
+    async def of_ours(request: Request, error: Exception) -> Response:
+        log.error("request.failed", path=request.scope["path"], exc_info=error)
+        return refusal(internal_problem(), request.scope)
+
+    app.add_exception_handler(ApiProblem, ours)
+    app.add_exception_handler(HTTPException, of_the_router)
+    app.add_exception_handler(RequestValidationError, of_validation)
+    app.add_exception_handler(Exception, of_ours)
+
+
+def _from_http(error: HTTPException, request: Request) -> ApiProblem:
+    if error.status_code == 404:
+        return ApiProblem("not_found", "There is nothing at this path. See /openapi.json for what there is.")
+    if error.status_code == 405:
+        allowed = [method.strip() for method in (error.headers or {}).get("Allow", "").split(",") if method.strip()]
+        return ApiProblem(
+            "method_not_allowed",
+            f"This path does not take {request.method}; it takes {', '.join(allowed) or 'other methods'}.",
+            extra={"allowed": allowed},
+            headers={"Allow": ", ".join(allowed)} if allowed else {},
+        )
+    if error.status_code < 500:
+        return invalid("The request cannot be read.")
+    return internal_problem()
+
+
+def _describe(app: FastAPI) -> None:
+    """Add the schemas that the routes refer to, once, when the description is first asked for."""
+    generated = app.openapi
+
+    def described() -> dict[str, Any]:
+        document = generated()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(components())
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]

@@ -1,0 +1,94 @@
+"""The two processes of the service: API and worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+import structlog
+import uvicorn
+
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.telemetry import configure_logging
+from gateway.wiring import open_services
+
+log = structlog.get_logger()
+
+SUPERVISOR_VARIABLE = "SLUICEGATE_SUPERVISOR_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_supervisor() -> bool:
+    """End this process when its supervisor dies in whatever way; False where there is none."""
+    pid = os.environ.get(SUPERVISOR_VARIABLE)
+    if pid is None:
+        return False
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(pid):
+        sys.exit("sluicegate: the supervisor is gone")
+    return True
+
+
+class _AnnouncingServer(uvicorn.Server):
+    """Prints where it can be reached, once it can be."""
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        for server in self.servers:
+            for bound in server.sockets:
+                host, port = bound.getsockname()[:2]
+                print(ready_line(host, port), flush=True)
+                return
+
+
+def ready_line(host: str, port: int) -> str:
+    """The line that tells a person, or a script, where the service is."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"Sluicegate is ready at http://{shown}:{port}"
+
+
+def run_api(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    configure_logging(settings.log_level)
+    is_supervised = end_with_supervisor()
+    services = open_services(settings)
+    services.blobs.remove_leftovers(older_than_s=24 * 3600)
+    config = uvicorn.Config(
+        create_app(services),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,
+        server_header=False,
+    )
+    server = uvicorn.Server(config) if is_supervised else _AnnouncingServer(config)
+    try:
+        server.run()
+    finally:
+        services.close()
+
+
+def run_worker(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT."""
+    from gateway.work.worker import Worker
+
+    configure_logging(settings.log_level)
+    end_with_supervisor()
+    services = open_services(settings)
+    worker = Worker(services)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    thread = threading.Thread(target=worker.run, name="worker")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    services.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # an item that did not end in time must not hold the process back; its lease was handed back

@@ -1,0 +1,238 @@
+"""Accept a submission: bytes made durable first, then one transaction with item, files, idempotency key and event."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from gateway import outcome
+from gateway import submission as submissions
+from gateway.blobs import BlobWriter, StoredBlob
+from gateway.decision import ScreenedFile, decide, is_settled_by_edge
+from gateway.ids import new_id
+from gateway.item import FileRecord, Lease
+from gateway.profiles import Profile
+from gateway.store import idempotency
+from gateway.store import items as item_store
+from gateway.submission import Submission
+from gateway.wiring import Services
+from prefilters.facts import Stage
+from prefilters.media import MediaKind, sniff
+from prefilters.screen import screen
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class StorageFull(Exception):
+    """The disk is full or read-only; nothing was stored."""
+
+    code = "storage_full"
+    retryable = True
+
+
+class DuplicateItem(Exception):
+    """`on_duplicate: conflict`, and an item with the same content exists."""
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(item_id)
+        self.item_id = item_id
+
+
+class KeyTaken(Exception):
+    """Another request stored the same idempotency key in the meantime."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingFile:
+    """One file whose bytes have arrived."""
+
+    part: str
+    role: str | None
+    file_name: str | None
+    declared_type: str | None
+    writer: BlobWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A checked submission with its bytes, ready to be accepted."""
+
+    tenant: str
+    actor: str
+    document: dict[str, Any]
+    submission: Submission
+    profile: Profile
+    files: Sequence[IncomingFile]
+    idempotency_key: str | None
+    fingerprint: str
+    meta_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The item that stands for a submission, new or found."""
+
+    item_id: str
+    duplicate_of: str | None = None
+    """The existing item that is reused, if it is one."""
+    lease: Lease | None = None
+    """Held by this process where the edge rules are to run inside the request."""
+
+
+def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str | None) -> Accepted:
+    """Store a submission. Blocks for as long as the disk takes.
+
+    Leading bytes and headers are looked at on the way; where they already refuse every file, the item is stored as
+    rejected. Else, with `claim_as`, an item that has pictures is leased to that owner in the same transaction.
+    Raises `StorageFull`, `DuplicateItem`, `KeyTaken`.
+    """
+    try:
+        files = [_keep(services, incoming, file) for file in incoming.files]
+        return services.database.transact(
+            lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as)
+        )
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+            raise StorageFull from error
+        raise
+    except sa.exc.IntegrityError as error:
+        if incoming.idempotency_key is None:
+            raise
+        raise KeyTaken from error
+    except sa.exc.OperationalError as error:
+        if any(word in str(error.orig) for word in ("database or disk is full", "readonly database", "disk I/O error")):
+            raise StorageFull from error
+        raise
+
+
+def _keep(services: Services, incoming: Incoming, file: IncomingFile) -> ScreenedFile:
+    media = sniff(file.writer.head)
+    blob: StoredBlob = file.writer.finish()
+    path = services.blobs.keep(incoming.tenant, blob)
+    record = FileRecord(
+        id=new_id("fil"),
+        part=file.part,
+        role=file.role,
+        file_name=file.file_name,
+        declared_type=file.declared_type,
+        sha256=blob.sha256,
+        bytes=blob.bytes,
+        media_type=media.mime,
+        verdict=None,
+        screening=None,
+    )
+    screening = screen(
+        path,
+        rules=services.rules_for(incoming.profile),
+        pool=services.pool,
+        limits=incoming.profile.decode_limits,
+        declared_type=file.declared_type,
+        file_name=file.file_name,
+        through=Stage.HEADER,
+    )
+    verdict = screening.verdict.kind.value if screening.verdict.decided else None
+    return ScreenedFile(replace(record, verdict=verdict, screening=screening.to_json()), screening)
+
+
+def _store(
+    connection: Connection,
+    services: Services,
+    incoming: Incoming,
+    files: Sequence[ScreenedFile],
+    *,
+    scope: str,
+    claim_as: str | None,
+) -> Accepted:
+    at_ms = item_store.now_ms(connection)
+    content_key = submissions.content_key(
+        tenant=incoming.tenant,
+        profile_version=incoming.profile.version,
+        fingerprint_hex=incoming.fingerprint,
+    )
+    twin = _twin(connection, incoming, content_key)
+    item_id = twin or new_id("itm", now_ms=at_ms)
+    if twin is None:
+        _insert(connection, services, incoming, files, item_id=item_id, content_key=content_key, at_ms=at_ms)
+    if incoming.idempotency_key is not None:
+        idempotency.store(
+            connection,
+            tenant=incoming.tenant,
+            scope=scope,
+            key=incoming.idempotency_key,
+            found=idempotency.StoredKey(incoming.meta_fingerprint, incoming.fingerprint, item_id),
+            at_ms=at_ms,
+            not_before_ms=at_ms - services.settings.idempotency_ttl_s * 1000,
+        )
+    if twin is not None:
+        return Accepted(item_id, duplicate_of=item_id)
+    return Accepted(item_id, lease=_settle_or_lease(connection, services, incoming, files, item_id, claim_as))
+
+
+def _twin(connection: Connection, incoming: Incoming, content_key: str) -> str | None:
+    if incoming.submission.on_duplicate == "new":
+        return None
+    found = item_store.newest_with_content(connection, tenant=incoming.tenant, content_key=content_key)
+    if found is not None and incoming.submission.on_duplicate == "conflict":
+        raise DuplicateItem(found[0])
+    return None if found is None else found[0]
+
+
+def _settle_or_lease(
+    connection: Connection,
+    services: Services,
+    incoming: Incoming,
+    files: Sequence[ScreenedFile],
+    item_id: str,
+    claim_as: str | None,
+) -> Lease | None:
+    """Reject at once what headers refuse; else lease an item with undecided pictures to the request that brought it."""
+    lease_ms = int(services.settings.lease_s * 1000)
+    if is_settled_by_edge(files, incoming.profile):
+        lease = item_store.claim(connection, item_id, owner=incoming.actor, lease_ms=lease_ms)
+        assert lease is not None
+        ruleset = services.rules_for(incoming.profile).version
+        outcome.rejected(connection, lease, decide(files, incoming.profile, services.prices, ruleset=ruleset))
+        return None
+    has_pictures = any(file.screening.media.kind is MediaKind.IMAGE and not file.is_decided for file in files)
+    if claim_as is None or not has_pictures:
+        return None
+    return item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms)
+
+
+def _insert(
+    connection: Connection,
+    services: Services,
+    incoming: Incoming,
+    files: Sequence[ScreenedFile],
+    *,
+    item_id: str,
+    content_key: str,
+    at_ms: int,
+) -> None:
+    submission, profile = incoming.submission, incoming.profile
+    days = submission.retention_days or profile.retention_days
+    item_store.insert(
+        connection,
+        item_store.NewItem(
+            id=item_id,
+            tenant=incoming.tenant,
+            external_id=submission.external_id,
+            mode=submission.item_mode,
+            profile=profile.name,
+            profile_version=profile.version,
+            ruleset=services.rules_for(profile).version,
+            submission=submission.model_dump(mode="json", exclude={"files", "on_duplicate"}),
+            notes=() if submission.title and submission.title.strip() else ("missing_title",),
+            content_key=content_key,
+            duplicate_of=None,
+            retention_ms=days * DAY_MS,
+            files=tuple(file.record for file in files),
+        ),
+        actor=incoming.actor,
+        at_ms=at_ms,
+    )

@@ -1,0 +1,184 @@
+"""One item from claim to settlement, in the order in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from sqlalchemy.engine import Connection
+
+from fallback.route import Route
+from gateway import outcome
+from gateway.agent.copywriter import WriteFailed, write_copy
+from gateway.decision import Decision, ScreenedFile, decide, is_settled_by_edge
+from gateway.item import FileRecord, Item, Lease, Mode
+from gateway.profiles import Profile
+from gateway.store import items as item_store
+from gateway.wiring import Services
+from prefilters.errors import DecodeStatus
+from prefilters.facts import Stage
+from prefilters.media import MediaKind
+from prefilters.screen import screen
+from prefilters.screening import Screening
+
+log = structlog.get_logger()
+
+
+class StaleLease(Exception):
+    """Somebody else has the item now, or it was cancelled: what was worked out is dropped."""
+
+    code = "stale_lease"
+    retryable = False
+
+
+def process(services: Services, lease: Lease) -> None:
+    """Work on a claimed item until it is settled or the lease is lost; never raises for what is in the item."""
+    try:
+        _process(services, lease)
+    except StaleLease:
+        log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
+        _settle_cancelled(services, lease)
+    finally:
+        services.signals.send("api", lease.item_id)
+
+
+def _process(services: Services, lease: Lease) -> None:
+    item = _load(services, lease)
+    profile = services.profiles[item.profile]
+    decision = inspect(services, lease, item, profile)
+    if decision.is_rejected:
+        return
+    if item.mode is Mode.PREPARE:
+        _write(services, lambda connection: outcome.ready(connection, lease, decision))
+        return
+    _write(services, lambda connection: outcome.running(connection, lease, decision))
+    _run(services, lease, _load(services, lease), profile, decision)
+
+
+def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> Decision:
+    """Screen all files, cheapest stage first over all of them, and decide. A rejected item is settled here."""
+    files = screened_files(services, item, profile)
+    for stage in (Stage.HEADER, Stage.PIXELS, Stage.TEXT):
+        if is_settled_by_edge(files, profile):
+            break
+        files = [_measure(services, item, profile, file, stage) for file in files]
+    decision = decide(files, profile, services.prices, ruleset=services.rules_for(profile).version)
+
+    def settle(connection: Connection) -> bool:
+        outcome.keep_screenings(connection, files)
+        return not decision.is_rejected or outcome.rejected(connection, lease, decision)
+
+    _write(services, settle)
+    return decision
+
+
+def inspect_edge(services: Services, lease: Lease) -> None:
+    """The cheap edge rules of an item's pictures, inside the request that brought it: reject it, or hand it on."""
+    item = _load(services, lease)
+    profile = services.profiles[item.profile]
+    files = [_measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
+
+    def settle(connection: Connection) -> bool:
+        outcome.keep_screenings(connection, files)
+        if is_settled_by_edge(files, profile):
+            ruleset = services.rules_for(profile).version
+            return outcome.rejected(connection, lease, decide(files, profile, services.prices, ruleset=ruleset))
+        return outcome.handed_back(connection, lease, reason="edge_passed")
+
+    _write(services, settle)
+
+
+def _measure_picture(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> ScreenedFile:
+    """The pixel rules of a picture within the request's own time; one that takes longer is left to the worker."""
+    if file.screening.media.kind is not MediaKind.IMAGE:
+        return file
+    quick = profile.with_decode_wall(services.settings.edge_wall_s)
+    measured = _measure(services, item, quick, file, Stage.PIXELS)
+    is_late = measured.screening.facts.get("decode.status") == DecodeStatus.TIMEOUT.value
+    return file if is_late else measured
+
+
+def screened_files(services: Services, item: Item, profile: Profile) -> list[ScreenedFile]:
+    """The item's files with what is known of them so far."""
+    return [
+        ScreenedFile(
+            record,
+            Screening.from_json(record.screening)
+            if record.screening is not None
+            else _screen(services, item, profile, record, Stage.HEADER, known=None),
+        )
+        for record in item.files
+    ]
+
+
+def _measure(services: Services, item: Item, profile: Profile, file: ScreenedFile, through: Stage) -> ScreenedFile:
+    if file.is_decided:
+        return file
+    return replace(file, screening=_screen(services, item, profile, file.record, through, known=file.screening))
+
+
+def _screen(
+    services: Services, item: Item, profile: Profile, record: FileRecord, through: Stage, *, known: Screening | None
+) -> Screening:
+    return screen(
+        services.blobs.path(item.tenant, record.sha256),
+        rules=services.rules_for(profile),
+        pool=services.pool,
+        limits=profile.decode_limits,
+        declared_type=record.declared_type,
+        file_name=record.file_name,
+        through=through,
+        known=known,
+    )
+
+
+def _run(services: Services, lease: Lease, item: Item, profile: Profile, decision: Decision) -> None:
+    """Write the copy on the chosen route and settle."""
+    if decision.route.route is Route.HUMAN:
+        _write(
+            services,
+            lambda connection: outcome.awaiting_human(connection, lease, reason="rule", values={}),
+        )
+        return
+    try:
+        written = write_copy(services, item, profile, screened_files(services, item, profile), decision.route)
+    except WriteFailed as error:
+        failure = error
+        log.warning("item.write_failed", item_id=item.id, code=failure.code)
+        _write(
+            services,
+            lambda connection: outcome.failed(
+                connection,
+                lease,
+                code=failure.code,
+                detail=failure.public,
+                retryable=failure.retryable,
+                usage=failure.usage,
+            ),
+        )
+        return
+    _write(services, lambda connection: outcome.succeeded(connection, lease, written.result, written.usage))
+
+
+def _load(services: Services, lease: Lease) -> Item:
+    with services.database.read() as connection:
+        item = item_store.get(connection, lease.item_id)
+    if item is None or item.fence != lease.fence:
+        raise StaleLease
+    return item
+
+
+def _write(services: Services, change: Callable[[Connection], bool]) -> None:
+    """One transaction of the lease's holder. Raises `StaleLease` when it wrote nothing."""
+
+    def checked(connection: Connection) -> None:
+        if not change(connection):
+            raise StaleLease
+
+    services.database.transact(checked)
+
+
+def _settle_cancelled(services: Services, lease: Lease) -> None:
+    """If the lease is void because the caller cancelled, say so at once instead of leaving it to the sweeper."""
+    services.database.transact(lambda connection: outcome.cancelled(connection, lease))

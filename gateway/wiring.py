@@ -1,0 +1,85 @@
+"""Put the parts together once, at the start of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import prefilters
+from gateway.agent.prices import Prices
+from gateway.blobs import FolderBlobs
+from gateway.profiles import Profile, Profiles, load_profiles
+from gateway.settings import Settings
+from gateway.store import migrate
+from gateway.store.engine import Database
+from gateway.work.signals import Signals, signal_folder
+from prefilters.facts import FactValue
+from prefilters.limits import DecodeLimits
+from prefilters.pool import DecoderPool
+from prefilters.rules.model import RuleSet
+from prefilters.rules.source import RuleSource
+
+SHIPPED_RULES = Path(prefilters.__file__).with_name("rules") / "edge.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a process of the service works with."""
+
+    settings: Settings
+    database: Database
+    blobs: FolderBlobs
+    profiles: Profiles
+    rule_source: RuleSource
+    pool: DecoderPool
+    prices: Prices
+    signals: Signals
+
+    def rules_for(self, profile: Profile) -> RuleSet:
+        """The edge rules in force, with the profile's limits and parameters."""
+        deployment: Mapping[str, FactValue] = {"has_transcriber": False}
+        return (
+            self.rule_source.current()
+            .with_limits(profile.decode_limits)
+            .with_parameters({**deployment, **profile.edge})
+        )
+
+    def close(self) -> None:
+        """Stop children and give connections back."""
+        self.pool.close()
+        self.database.close()
+        self.signals.close()
+
+
+def open_services(settings: Settings, *, migrate_first: bool = True) -> Services:
+    """Everything a process needs. Raises `ProfileInvalid`, `RuleSetInvalid`, `SchemaMismatch` or `OSError`.
+
+    With `migrate_first` the embedded database is brought to this release's schema; one that is named by
+    `SLUICEGATE_DATABASE_URL` is only checked, since others may be using it.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings, migrate_first=migrate_first)
+    services = Services(
+        settings=settings,
+        database=database,
+        blobs=FolderBlobs(settings.data_dir / "blobs"),
+        profiles=load_profiles(settings.profiles_dir),
+        rule_source=RuleSource(settings.rules_file or SHIPPED_RULES),
+        pool=DecoderPool(workers=settings.decoder_workers, ocr_workers=settings.ocr_workers, limits=DecodeLimits()),
+        prices=Prices(settings),
+        signals=Signals(signal_folder(settings.sqlalchemy_url)),
+    )
+    for profile in services.profiles.values():
+        services.rules_for(profile)
+    return services
+
+
+def open_database(settings: Settings, *, migrate_first: bool = True) -> Database:
+    """The database alone, at this release's schema."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(settings.sqlalchemy_url)
+    if migrate_first and database.is_sqlite:
+        migrate.upgrade(database)
+    migrate.check(database)
+    return database

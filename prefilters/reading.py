@@ -1,0 +1,79 @@
+"""Everything that a file says, read in full: for writing from it, where a verdict needs only enough to judge by.
+
+All of it runs in the pool's processes. Each call raises `ProbeError` where the file cannot be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefilters.limits import DecodeLimits
+from prefilters.pool import Bulkhead, DecoderPool
+
+if TYPE_CHECKING:
+    from prefilters.probes.barcode import Barcode
+    from prefilters.probes.text import TextReading
+
+MAX_PAGES_READ = 20
+"""Pages of a document that are read for writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture for a model: JPEG, upright, in sRGB, rebuilt from pixels, so that it carries no metadata."""
+
+    jpeg: bytes
+    width: int
+    height: int
+
+
+def read_picture(pool: DecoderPool, path: Path, limits: DecodeLimits) -> TextReading:
+    """All text in a picture. About 0.5 to 3 s."""
+    return pool.run(_picture_text, path, limits, bulkhead=Bulkhead.OCR)
+
+
+def read_barcodes(pool: DecoderPool, path: Path, limits: DecodeLimits) -> tuple[Barcode, ...]:
+    """The barcodes in a picture that were read with a valid checksum."""
+    return pool.run(_barcodes, path, limits)
+
+
+def read_document(pool: DecoderPool, path: Path, limits: DecodeLimits) -> TextReading:
+    """The text of a PDF's first `MAX_PAGES_READ` pages, from its text layer or by OCR, without what a person would not see."""
+    return pool.run(_document_text, path, limits, bulkhead=Bulkhead.OCR)
+
+
+def picture_for_model(pool: DecoderPool, path: Path, limits: DecodeLimits, *, max_side: int) -> Picture:
+    """The picture with its long side reduced to `max_side` pixels at most."""
+    return pool.run(_model_picture, path, limits, max_side)
+
+
+def _picture_text(path: Path, limits: DecodeLimits) -> TextReading:
+    from prefilters.probes import ocr
+
+    return ocr.read(path, limits)
+
+
+def _barcodes(path: Path, limits: DecodeLimits) -> tuple[Barcode, ...]:
+    from prefilters.probes import barcode, image
+
+    return barcode.read_barcodes(image.load_upright(path, limits))
+
+
+def _document_text(path: Path, limits: DecodeLimits) -> TextReading:
+    from prefilters.probes import pdf
+
+    return pdf.text(path, limits, min_tokens=None, max_pages=MAX_PAGES_READ)
+
+
+def _model_picture(path: Path, limits: DecodeLimits, max_side: int) -> Picture:
+    import io
+
+    from PIL import Image
+
+    from prefilters.probes import image
+
+    jpeg = image.model_image(path, limits, max_side=max_side)
+    with Image.open(io.BytesIO(jpeg)) as opened:
+        return Picture(jpeg, opened.width, opened.height)
