@@ -28,6 +28,8 @@ GATE_SIDES = (320, 640)
 """Long sides in pixels at which the gate detects, one after the other while there is too little text."""
 READ_SIDE = 960
 """Long side in pixels at which a full read detects."""
+WORTH_A_SECOND_LOOK = 1.25
+"""How much larger the second side must be for a second look."""
 GATE_ENLARGEMENT = 1.5
 READ_ENLARGEMENT = 2.0
 """Small pictures are enlarged at most so much: a 198 px thumbnail shows its small print only then."""
@@ -98,7 +100,7 @@ class RapidOcr:
         """Read the biggest lines first, and stop once `min_tokens` tokens of confident words are there."""
         lines: list[Line] = []
         left: list[Quad] = []
-        for side in GATE_SIDES:
+        for side in _gate_sides(max(rgb.shape[:2])):
             fresh = [
                 quad for quad in _detect(rgb, side, GATE_ENLARGEMENT) if not any(_is_same(quad, line) for line in lines)
             ]
@@ -168,6 +170,14 @@ def _network_input(rgb: Rgb) -> npt.NDArray[np.float32]:
     """-1..1, channels first in the order blue, green, red, as the models were trained."""
     planes = rgb[:, :, ::-1].transpose(2, 0, 1).astype(np.float32)
     return np.ascontiguousarray(planes / 127.5 - 1.0)[np.newaxis]
+
+
+def _gate_sides(longest: int) -> Iterator[int]:
+    """The long sides to detect at; a second look must show notably more than the first."""
+    first, second = (min(side, round(longest * GATE_ENLARGEMENT)) for side in GATE_SIDES)
+    yield first
+    if second >= WORTH_A_SECOND_LOOK * first:
+        yield second
 
 
 def _detect(rgb: Rgb, side: int, enlargement: float) -> list[Quad]:
