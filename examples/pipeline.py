@@ -576,26 +576,41 @@ _COLOURS = {Outcome.COPY: "green", Outcome.REFUSED: "red", Outcome.PERSON: "yell
 
 
 def result_table(results: Sequence[RowResult], *, title: str | None = None) -> Any:
-    """A rich table of what came of the rows; columns fold on a narrow terminal."""
+    """A rich table of what came of the rows."""
+    table = empty_table(title)
+    for result in results:
+        add_result(table, result)
+    return table
+
+
+def empty_table(title: str | None = None) -> Any:
+    """The table without a row; its texts fold on a narrow terminal."""
     from rich.table import Table
+
+    table = Table(title=title, title_justify="left", expand=True, show_lines=True)
+    for name, ratio in (("product", 4), ("verdict", 3), ("route", 2), ("measured, limit", 3)):
+        table.add_column(name, ratio=ratio, overflow="fold")
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column("what the person is told", ratio=9, overflow="fold")
+    table.add_column("saved", justify="right", no_wrap=True)
+    return table
+
+
+def add_result(table: Any, result: RowResult) -> None:
+    """One more row. Nothing that a service or a file says is taken for markup."""
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", expand=True, padding=(0, 1), show_lines=False)
-    table.add_column("product", ratio=3, overflow="fold")
-    table.add_column("verdict", ratio=3, overflow="fold")
-    table.add_column("route", no_wrap=True)
-    table.add_column("measured, limit", ratio=3, overflow="fold")
-    table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("what the person is told", ratio=8, overflow="fold")
-    table.add_column("saved", justify="right", no_wrap=True)
-    for result in results:
-        verdict = " ".join(part for part in (result.verdict or result.outcome.value, result.code) if part)
-        saved = f"{result.saved_tokens:,} tk\n{result.saved_cost:.4f}" if result.saved_tokens else ""
-        cells = (result.row.sku, verdict, result.route or "-", result.measured_against_limit,
-                 f"{result.milliseconds:,.0f}", told(result), saved)  # fmt: skip
-        colour = _COLOURS.get(result.outcome, "magenta")
-        table.add_row(*(Text(cell, style=colour if column == 1 else "") for column, cell in enumerate(cells)))
-    return table
+    verdict = "\n".join(part for part in (result.verdict or result.outcome.value, result.code) if part)
+    saved = f"{result.saved_tokens:,} tokens\n{result.saved_cost:.4f}" if result.saved_tokens else ""
+    table.add_row(
+        Text.assemble(result.row.sku, "\n", (str(result.row.item.get("title", "")), "dim")),
+        Text(verdict, style=_COLOURS.get(result.outcome, "magenta")),
+        Text(result.route or "-"),
+        Text(result.measured_against_limit),
+        Text(f"{result.milliseconds:,.0f}"),
+        Text(told(result)),
+        Text(saved),
+    )
 
 
 def told(result: RowResult) -> str:

@@ -352,7 +352,7 @@ def test_the_table_names_product_verdict_limit_and_what_is_told(folder: Path) ->
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(pipeline.result_table(results))
     text = console.export_text()
-    for words in ("T-77", "reject low_resolution", "short_side 48, limit 64", "Upload the original photo.", "3,400"):
+    for words in ("T-77", "reject", "low_resolution", "short_side 48, limit 64", "Upload the original photo.", "3,400"):
         assert words in text
 
 
