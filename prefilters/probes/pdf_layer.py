@@ -28,6 +28,7 @@ MOST_OWN_COLOUR = 0.67
 VISIBILITY_DPI = 108.0
 _MOST_RENDERED_SIDE = 1_600
 _GRID = 1 << 20
+_PROBE_PT = 500.0
 
 
 class Visibility(Enum):
@@ -126,22 +127,29 @@ class _Corners:
     """Turns pdfium's character boxes into fractions of the page as it is shown, rotated and cropped."""
 
     def __init__(self, page: Any) -> None:
-        self._page = page
         self._rect = pdfium.FS_RECTF()
-        self._x, self._y = ctypes.c_int(), ctypes.c_int()
+        x0, y0 = _shown_at(page, 0, 0)
+        x1, y1 = _shown_at(page, _PROBE_PT, 0)
+        x2, y2 = _shown_at(page, 0, _PROBE_PT)
+        self._x = ((x1 - x0) / _PROBE_PT, (x2 - x0) / _PROBE_PT, x0)
+        self._y = ((y1 - y0) / _PROBE_PT, (y2 - y0) / _PROBE_PT, y0)
 
     def box(self, text_page: Any, index: int) -> tuple[Box, float]:
+        """The box of a character, and the longer of its sides in points, which is about its font size."""
         rect = self._rect
         if not pdfium.FPDFText_GetLooseCharBox(text_page, index, rect):
             return (0.0, 0.0, 0.0, 0.0), 0.0
-        x0, y0 = self._shown(rect.left, rect.top)
-        x1, y1 = self._shown(rect.right, rect.bottom)
-        size_pt = max(abs(rect.right - rect.left), abs(rect.top - rect.bottom))
-        return (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), size_pt
+        left, top, right, bottom = rect.left, rect.top, rect.right, rect.bottom
+        (ax, bx, cx), (ay, by, cy) = self._x, self._y
+        x0, y0 = ax * left + bx * top + cx, ay * left + by * top + cy
+        x1, y1 = ax * right + bx * bottom + cx, ay * right + by * bottom + cy
+        return (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), max(abs(right - left), abs(top - bottom))
 
-    def _shown(self, x: float, y: float) -> tuple[float, float]:
-        pdfium.FPDF_PageToDevice(self._page, 0, 0, _GRID, _GRID, 0, x, y, self._x, self._y)
-        return self._x.value / _GRID, self._y.value / _GRID
+
+def _shown_at(page: Any, x_pt: float, y_pt: float) -> tuple[float, float]:
+    x, y = ctypes.c_int(), ctypes.c_int()
+    pdfium.FPDF_PageToDevice(page, 0, 0, _GRID, _GRID, 0, x_pt, y_pt, x, y)
+    return x.value / _GRID, y.value / _GRID
 
 
 def _visibility(run: _Run, shown: NDArray[np.uint8]) -> Visibility:
