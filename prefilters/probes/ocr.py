@@ -7,7 +7,6 @@ whole page.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -68,8 +67,7 @@ def preload() -> None:
     """
     token_count("")
     ocr_rapid.preload()
-    if page_engine() is not None:
-        ocr_tesseract.preload()
+    ocr_tesseract.installed_engine()
 
 
 def gate(path: Path, limits: DecodeLimits, *, min_tokens: int, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
@@ -104,24 +102,16 @@ def read(
     whole = load_upright(path, limits, max_side=READ_MAX_SIDE if region is None else None)
     view = view_of(whole, region or WHOLE, rotate)
     toned = _toned(view.rgb, contrast, threshold)
-    return _placed(read_array(toned, page=looks_like_page(toned), engine=engine), view, rotate)
+    return _placed(read_array(toned, page=looks_like_page(view.rgb), engine=engine), view, rotate)
 
 
 def read_array(rgb: Rgb, *, page: bool | None = None, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
     """`read` for pixels. `page` says whether it is one (clean print on paper); None looks for itself."""
     if engine is not EngineChoice.AUTO:
         return _engine(engine).read(rgb)
-    printed = page_engine() if page or (page is None and looks_like_page(rgb)) else None
-    return _read_page(rgb, printed) if printed else ocr_rapid.RapidOcr().read(rgb)
-
-
-def page_engine() -> OcrEngine | None:
-    """The best installed engine for pages, or None where there is none or it has no language data."""
-    if ocr_tesseract.data_folder() is None:
-        return None
-    if importlib.util.find_spec("tesserocr"):
-        return ocr_tesseract.TesserOcr()
-    return ocr_tesseract.PyTesseract() if ocr_tesseract.has_command() else None
+    is_page = looks_like_page(rgb) if page is None else page
+    page_engine = ocr_tesseract.installed_engine() if is_page else None
+    return _read_page(rgb, page_engine) if page_engine else ocr_rapid.RapidOcr().read(rgb)
 
 
 def _engine(choice: EngineChoice) -> OcrEngine:

@@ -24,7 +24,7 @@ from prefilters.probes.text import MIN_CONFIDENCE, Box, Depth, TextReading, Word
 Rgb = npt.NDArray[np.uint8]
 Grey = npt.NDArray[np.uint8]
 
-LANGUAGES = ("eng", "deu", "fra", "spa", "ita", "chi_sim", "chi_tra", "jpn", "kor")
+LANGUAGES = ("eng", "deu", "fra", "chi_sim")
 """Used where their data files are installed; Tesseract asks a later one only where an earlier one is unsure."""
 DATA_FOLDERS = (
     Path("/usr/share/tesseract-ocr/5/tessdata"),
@@ -100,19 +100,25 @@ class PyTesseract:
         return _reading(table, (rgb.shape[1], rgb.shape[0]), self.name)
 
 
-def has_command() -> bool:
-    """Whether Tesseract's command is there, and pytesseract to call it."""
-    return shutil.which("tesseract") is not None and importlib.util.find_spec("pytesseract") is not None
+def installed_engine() -> TesserOcr | PyTesseract | None:
+    """The better of the two that this host can run, ready to read; None without engine or sound language data.
 
-
-def preload() -> None:
-    """Load the language data (about 0.1 s), where there is any and tesserocr can use it."""
-    if data_folder() is not None and importlib.util.find_spec("tesserocr"):
-        _api()
+    The first call loads the data, about 0.1 s.
+    """
+    if data_folder() is None:
+        return None
+    if importlib.util.find_spec("tesserocr"):
+        try:
+            _api()
+        except NoLanguageData:
+            return None
+        return TesserOcr()
+    has_command = shutil.which("tesseract") is not None and importlib.util.find_spec("pytesseract") is not None
+    return PyTesseract() if has_command else None
 
 
 class NoLanguageData(Exception):
-    """Tesseract was asked for by name, but none of its data files is installed."""
+    """Tesseract was asked for, but none of its data files is installed, or they are damaged."""
 
 
 def _folder() -> Path:
@@ -130,9 +136,12 @@ def _api() -> Any:
 
     tesserocr.set_leptonica_log_level(tesserocr.LeptLogLevel.NONE)
     folder = _folder()
-    return tesserocr.PyTessBaseAPI(
-        path=str(folder), lang=languages(folder), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
-    )
+    try:
+        return tesserocr.PyTessBaseAPI(
+            path=str(folder), lang=languages(folder), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
+        )
+    except RuntimeError as exc:
+        raise NoLanguageData(f"the language data in {folder} cannot be used") from exc
 
 
 def _grey(rgb: Rgb) -> Grey:
