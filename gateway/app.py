@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,7 +42,7 @@ def create_app(services: Services) -> ASGIApp:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
         listener = services.signals.listen("api")
         changes.attach(listener)
-        threading.Thread(target=services.pool.warm, name="warm-decoders", daemon=True).start()
+        services.warm_decoders()
         try:
             yield
         finally:

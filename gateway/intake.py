@@ -193,7 +193,7 @@ def _settle_or_lease(
     """Reject at once what headers refuse; else lease an item with undecided pictures to the request that brought it."""
     lease_ms = int(services.settings.lease_s * 1000)
     if is_settled_by_edge(files, incoming.profile):
-        lease = item_store.claim(connection, item_id, owner=incoming.actor, lease_ms=lease_ms)
+        lease = item_store.claim(connection, item_id, owner=incoming.actor, lease_ms=lease_ms, is_counted=False)
         assert lease is not None
         ruleset = services.rules_for(incoming.profile).version
         outcome.rejected(connection, lease, decide(files, incoming.profile, services.prices, ruleset=ruleset))
@@ -201,7 +201,7 @@ def _settle_or_lease(
     has_pictures = any(file.screening.media.kind is MediaKind.IMAGE and not file.is_decided for file in files)
     if claim_as is None or not has_pictures:
         return None
-    return item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms)
+    return item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms, is_counted=False)
 
 
 def _insert(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from gateway.store.engine import Database
 from gateway.work.signals import Signals, signal_folder
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
-from prefilters.pool import DecoderPool
+from prefilters.pool import DecoderPool, PoolClosed
 from prefilters.rules.model import RuleSet
 from prefilters.rules.source import RuleSource
 
@@ -44,6 +46,15 @@ class Services:
             .with_limits(profile.decode_limits)
             .with_parameters({**deployment, **profile.edge})
         )
+
+    def warm_decoders(self) -> None:
+        """Start the decoders and load their models, in a thread of its own; harmless when the process ends meanwhile."""
+
+        def warm() -> None:
+            with contextlib.suppress(PoolClosed):
+                self.pool.warm()
+
+        threading.Thread(target=warm, name="warm-decoders", daemon=True).start()
 
     def close(self) -> None:
         """Stop children and give connections back."""

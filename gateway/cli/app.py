@@ -89,7 +89,8 @@ def up() -> None:
     chosen = settings()
     with startup_errors():
         _refuse_open_door(chosen)
-    raise typer.Exit(Supervisor(chosen).run())
+        status = Supervisor(chosen).run()
+    raise typer.Exit(status)
 
 
 @app.command()

@@ -48,6 +48,7 @@ class Supervisor:
         """Blocks; gives the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        _check_port(self._settings.host, self._port)
         open_database(self._settings).close()
         self._children = [_Child(role, self._start(role)) for role in _ROLES]
         status = self._wait_ready()
@@ -122,6 +123,17 @@ def _is_ready(host: str, port: int) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise `OSError` where the address is taken, before anything is started."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"{host}:{port} (SLUICEGATE_HOST, SLUICEGATE_PORT)") from error
 
 
 def _free_port(host: str) -> int:

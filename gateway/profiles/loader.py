@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -116,7 +116,8 @@ class Profile(_Part):
     @property
     def decode_limits(self) -> DecodeLimits:
         """The decode limits with this profile's own values."""
-        return replace(DecodeLimits(), **self.limits)
+        values: dict[str, Any] = dict(self.limits)
+        return DecodeLimits(**values)
 
     def with_decode_wall(self, seconds: float) -> Profile:
         """The same profile with at most this much wall-clock time for one decode."""

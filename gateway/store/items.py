@@ -89,10 +89,13 @@ def claim(
     *,
     owner: str,
     lease_ms: int,
-    to: Status = Status.INSPECTING,
+    is_counted: bool = True,
 ) -> Lease | None:
-    """Take a waiting item: raises its fence and counts the claim before any work. None if it is not there to be taken."""
-    return _claim_where(connection, items.c.id == item_id, owner=owner, lease_ms=lease_ms, to=to)
+    """Take a waiting item: raises its fence and counts the claim before any work. None if it is not there to be taken.
+
+    A request that looks at its own upload is not counted: `claims` are those of workers.
+    """
+    return _claim_where(connection, items.c.id == item_id, owner=owner, lease_ms=lease_ms, is_counted=is_counted)
 
 
 def claim_next(connection: Connection, *, owner: str, lease_ms: int) -> Lease | None:
@@ -106,20 +109,20 @@ def claim_next(connection: Connection, *, owner: str, lease_ms: int) -> Lease | 
     if connection.dialect.name == "postgresql":
         oldest = oldest.with_for_update(skip_locked=True)
     return _claim_where(
-        connection, items.c.id == oldest.scalar_subquery(), owner=owner, lease_ms=lease_ms, to=Status.INSPECTING
+        connection, items.c.id == oldest.scalar_subquery(), owner=owner, lease_ms=lease_ms, is_counted=True
     )
 
 
 def _claim_where(
-    connection: Connection, where: sa.ColumnElement[bool], *, owner: str, lease_ms: int, to: Status
+    connection: Connection, where: sa.ColumnElement[bool], *, owner: str, lease_ms: int, is_counted: bool
 ) -> Lease | None:
     row = connection.execute(
         items.update()
         .where(where, items.c.status == CLAIMABLE.value)
         .values(
-            status=to.value,
+            status=Status.INSPECTING.value,
             fence=items.c.fence + 1,
-            claims=items.c.claims + 1,
+            claims=items.c.claims + int(is_counted),
             version=items.c.version + 1,
             lease_owner=owner,
             lease_expires_ms=database_now_ms() + lease_ms,
@@ -130,7 +133,7 @@ def _claim_where(
     if row is None:
         return None
     _record(
-        connection, row.id, CLAIMABLE, to, version=row.version, fence=row.fence, actor=owner, reason="claimed",
+        connection, row.id, CLAIMABLE, Status.INSPECTING, version=row.version, fence=row.fence, actor=owner, reason="claimed",
         at_ms=row.updated_ms,
     )  # fmt: skip
     return Lease(item_id=row.id, fence=row.fence, owner=owner)

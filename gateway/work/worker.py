@@ -46,10 +46,10 @@ class Worker:
                 target=self._every, args=(settings.heartbeat_s, self._beat), name="heartbeat", daemon=True
             ),
             threading.Thread(target=self._every, args=(settings.sweep_s, self._sweep), name="sweeper", daemon=True),
-            threading.Thread(target=self._services.pool.warm, name="warm-decoders", daemon=True),
         ]
         for thread in threads:
             thread.start()
+        self._services.warm_decoders()
         log.info("worker.started", worker=self.name, concurrency=settings.worker_concurrency)
         pool = ThreadPoolExecutor(settings.worker_concurrency, thread_name_prefix="item")
         self._claim_until_stopped(pool, settings.worker_concurrency)
