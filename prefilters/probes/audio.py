@@ -36,12 +36,13 @@ _DEMUXERS: Mapping[str, str] = {
 }
 """The one FFmpeg demuxer per format: playlists and `concat` scripts, which name other files, are never tried."""
 
-_DECODERS = (
-    "aac,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,eac3,flac,gsm_ms,mp1,mp1float,mp2,mp2float,mp3,mp3float,opus,"
-    "libopus,vorbis,pcm_alaw,pcm_mulaw,pcm_f32be,pcm_f32le,pcm_f64be,pcm_f64le,pcm_s8,pcm_s16be,pcm_s16le,pcm_s24be,"
-    "pcm_s24le,pcm_s32be,pcm_s32le,pcm_u8"
+_DECODER_LIST = (
+    "aac,ac3,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,alac,eac3,flac,gsm_ms,libopus,mp1,mp1float,mp2,mp2float,mp3,mp3float,"
+    "opus,pcm_alaw,pcm_f32be,pcm_f32le,pcm_f64be,pcm_f64le,pcm_mulaw,pcm_s16be,pcm_s16le,pcm_s24be,pcm_s24le,pcm_s32be,"
+    "pcm_s32le,pcm_s8,pcm_u8,vorbis"
 )
-_OPTIONS: Mapping[str, str] = {"protocol_whitelist": "file", "codec_whitelist": _DECODERS}
+"""FFmpeg's decoders that a file may call on, of the several hundred that are built in."""
+_OPTIONS: Mapping[str, str] = {"protocol_whitelist": "file", "codec_whitelist": _DECODER_LIST}
 
 _FULL_SCALE: Mapping[str, float] = {"pcm_u8": 0.99, "pcm_s8": 0.99, "pcm_alaw": 0.984, "pcm_mulaw": 0.98}
 """Where a codec's largest code lies short of the 0.9999 that the finer ones reach."""
@@ -139,8 +140,11 @@ def _opened(path: Path | str) -> Iterator[tuple[Any, Any]]:
         if not container.streams.audio:
             raise ProbeError(DecodeStatus.NO_AUDIO, f"{len(container.streams)} streams, none of audio")
         stream = container.streams.audio[0]
-        if stream.codec_context is None:
-            raise ProbeError(DecodeStatus.CORRUPT, "no decoder for the audio stream")
+        decoder = stream.codec_context.codec.name if stream.codec_context else "none"
+        if decoder not in _DECODER_LIST.split(
+            ","
+        ):  # FFmpeg holds only its own probing to the list, not what PyAV opens
+            raise ProbeError(DecodeStatus.CORRUPT, f"decoder {decoder} is not on the list")
         yield container, stream
 
 
@@ -175,7 +179,7 @@ class _Decoding:
                 if frame.samples and frame.sample_rate:
                     self.decoded_s += frame.samples / frame.sample_rate
                     yield frame
-            if self.decoded_s > self._most_s or time.monotonic() > self._deadline:
+            if self.decoded_s > self._most_s or (self.decoded_s and time.monotonic() > self._deadline):
                 return
         self.ended = True
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import random
 import struct
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import check_facts
 from prefilters.limits import DecodeLimits
+from prefilters.pool import DecoderPool
 from prefilters.probes import audio
 from tests import media as made
 
@@ -179,6 +183,44 @@ def test_a_container_without_an_audio_stream_is_no_audio(saved):
     with pytest.raises(ProbeError) as caught:
         audio.header(saved(made.mp4_video().replace(b"vide", b"text")), LIMITS)
     assert caught.value.status is DecodeStatus.NO_AUDIO
+
+
+def test_a_decoder_that_is_not_on_the_list_is_never_opened(saved):
+    out = io.BytesIO()
+    with av.open(out, "w", format="wav") as container:
+        stream = container.add_stream("g722", rate=16_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 16_000), np.int16), format="s16", layout="mono")
+        frame.sample_rate = 16_000
+        for packet in (*stream.encode(frame), *stream.encode(None)):
+            container.mux(packet)
+    for probe in (audio.header, audio.samples):
+        with pytest.raises(ProbeError) as caught:
+            probe(saved(out.getvalue()), LIMITS)
+        assert caught.value.status is DecodeStatus.CORRUPT
+
+
+def test_damage_of_any_kind_ends_in_facts_or_a_reason(tmp_path):
+    chance = random.Random(4)
+    whole = [
+        build(made.tone(0.5)) for build in (made.wav, made.aiff, made.mp3, made.m4a, made.ogg, made.flac, made.webm)
+    ]
+    failed = []
+    with DecoderPool(workers=1, limits=LIMITS) as pool:
+        for number in range(140):
+            data = bytearray(whole[number % len(whole)])
+            if number % 2:
+                del data[chance.randrange(1, len(data)) :]
+            for _ in range(chance.choice((0, 1, 20, 200))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            (tmp_path / "hostile").write_bytes(data)
+            try:
+                check_facts(pool.run(audio.samples, tmp_path / "hostile", LIMITS))
+            except ProbeError as error:
+                failed.append(error)
+    assert {error.status for error in failed} <= {DecodeStatus.CORRUPT, DecodeStatus.TRUNCATED, DecodeStatus.NO_AUDIO}
+    assert [
+        error for error in failed if error.__cause__
+    ] == []  # the probe's own words, not faults that the pool caught
 
 
 def test_mono_samples_come_at_the_rate_asked_for(saved):

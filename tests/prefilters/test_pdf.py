@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from reportlab.pdfgen.canvas import Canvas
 from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import check_facts
 from prefilters.limits import DecodeLimits
+from prefilters.pool import DecoderPool
 from prefilters.probes import pdf
 from prefilters.probes.pdf_layer import reads_as_word
 from prefilters.probes.text import Depth, Source
@@ -249,6 +251,33 @@ def _web_link(document: pikepdf.Pdf) -> None:
 )
 def test_what_acts_is_noted(data, active, saved):
     assert pdf.document(saved(data), LIMITS)["pdf.active_content"] is active
+
+
+def test_damage_of_any_kind_ends_in_facts_or_a_reason(tmp_path):
+    chance = random.Random(4)
+    whole = [made.pdf_text(), made.pdf_javascript(), made.pdf_owner_password(), made.pdf_hidden_text()]
+    failed = []
+    with DecoderPool(workers=1, limits=LIMITS) as pool:
+        for number in range(140):
+            data = bytearray(whole[number % len(whole)])
+            if number % 3 == 1:
+                del data[chance.randrange(1, len(data)) :]
+            for _ in range(chance.choice((0, 1, 20, 200))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            (tmp_path / "hostile").write_bytes(data)
+            try:
+                check_facts(pool.run(pdf.document, tmp_path / "hostile", LIMITS))
+                pool.run(pdf.page_texts, tmp_path / "hostile", LIMITS, [0, 1])
+            except ProbeError as error:
+                failed.append(error)
+    assert {error.status for error in failed} <= {
+        DecodeStatus.CORRUPT,
+        DecodeStatus.TRUNCATED,
+        DecodeStatus.ENCRYPTED,
+    }
+    assert [
+        error for error in failed if error.__cause__
+    ] == []  # the probe's own words, not faults that the pool caught
 
 
 # --- text as a person sees it ----------------------------------------------------------------------------------------
