@@ -21,6 +21,8 @@ from prefilters.probes.cost import openai_tile_tokens
 
 _MOST_SEGMENTS = 2_000
 """JPEG segments before the picture; a 25 MB file of full-sized ones has 400."""
+_MOST_FILL_BYTES = 16
+"""Before one marker; the standard allows any number, encoders write none."""
 _MOST_CHUNKS = 4_000
 """PNG and WebP chunks that are walked over."""
 _MOST_SUB_BLOCKS = 20_000
@@ -90,7 +92,7 @@ def read_header(file: BinaryIO, image_format: str, *, most_frames: int, patient:
         if image_format == "gif":
             return _gif(file, most_frames, most_blocks=most_blocks)
         return _READERS[image_format](file, most_frames)
-    except (struct.error, OverflowError) as exc:
+    except (struct.error, OverflowError, ValueError) as exc:
         raise _corrupt("a size in the header does not fit") from exc
     except OSError as exc:
         if exc.errno != EINVAL:  # a lying offset makes the seek invalid; anything else is the disk's fault
@@ -143,7 +145,9 @@ def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int]]:
         byte = _take(file, 1)[0]
         if byte != 0xFF:
             raise _corrupt("no marker where a JPEG segment should begin")
-        while byte == 0xFF:  # fill bytes are allowed before any marker
+        for _ in range(_MOST_FILL_BYTES):
+            if byte != 0xFF:
+                break
             byte = _take(file, 1)[0]
         if byte in _BARE_MARKERS:
             continue

@@ -35,8 +35,8 @@ class RuleSource:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._stamp = self._read_stamp()
-        self._digest = self._read_digest()
+        self._stamp: _Stamp | None = self._read_stamp()
+        self._seen = self._in_force = self._read_digest()
         self._rules = load_rules(path)
         self._problem: str | None = None
 
@@ -50,7 +50,10 @@ class RuleSource:
         with self._lock:
             try:
                 self._refresh()
-            except (OSError, RuleSetInvalid) as exc:
+            except OSError as exc:
+                self._stamp = None
+                self._keep_old(str(exc))
+            except RuleSetInvalid as exc:
                 self._keep_old(str(exc))
             return self._rules
 
@@ -60,10 +63,14 @@ class RuleSource:
         if stamp == self._stamp and is_settled:
             return
         digest = self._read_digest()
-        # Remembered before the load, so that a broken file is told once and not read again at each call.
-        self._stamp, changed, self._digest = stamp, digest != self._digest, digest
-        if changed:
+        is_new = digest != self._seen
+        # Remembered before the load, so that a broken file is told once and not parsed again at each call.
+        self._stamp, self._seen = stamp, digest
+        if digest == self._in_force:
+            self._problem = None
+        elif is_new:
             self._rules = load_rules(self._path)
+            self._in_force = digest
             self._problem = None
             _log.info("rules.loaded", extra={"ruleset": self._rules.version})
 

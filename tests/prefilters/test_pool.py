@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -251,24 +252,16 @@ def test_close_leaves_no_process_behind() -> None:
 def test_close_ends_a_running_task() -> None:
     pool = DecoderPool(workers=1, limits=LIMITS)
     pool.run(own_pid)
-    outcome: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            pool.run(hang)
-        except Exception as exc:
-            outcome.append(exc)
-
-    task = threading.Thread(target=run)
-    task.start()
-    pool.close()
-    task.join(5.0)
-    assert isinstance(outcome[0], PoolClosed)
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(pool.run, hang)
+        pool.close()
+        with pytest.raises(PoolClosed):
+            task.result(5.0)
 
 
 def test_workers_end_by_themselves_when_the_service_is_killed() -> None:
     script = (
-        "import os, sys; from prefilters import DecoderPool, DecodeLimits; from tests.prefilters.test_pool import own_pid\n"
+        "import sys; from prefilters import DecoderPool, DecodeLimits; from tests.prefilters.test_pool import own_pid\n"
         "pool = DecoderPool(workers=1, limits=DecodeLimits()); print(pool.run(own_pid), flush=True); sys.stdin.read()"
     )
     service = subprocess.Popen(
