@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +82,16 @@ class BlobWriter:
 
 
 class FolderBlobs:
-    """Blobs in a local folder: `<root>/<tenant>/<first two hex digits>/<sha256>`."""
+    """Blobs in a local folder: `<root>/by-tenant/<tenant>/<first hex digit>/<sha256>`.
+
+    Sixteen folders a tenant: few enough that uploads at the same time share one sync of a folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._incoming = root / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
+        self._syncs = _GroupSync()
 
     def writer(self) -> BlobWriter:
         """Room for one upload."""
@@ -94,7 +99,7 @@ class FolderBlobs:
 
     def path(self, tenant: str, sha256: str) -> Path:
         """Where a kept blob lies."""
-        return self.root / "by-tenant" / tenant / sha256[:2] / sha256
+        return self.root / "by-tenant" / tenant / sha256[0] / sha256
 
     def keep(self, tenant: str, blob: StoredBlob) -> Path:
         """Give a finished upload its lasting place. The same content twice is stored once."""
@@ -104,7 +109,7 @@ class FolderBlobs:
             return target
         _make_folder(target.parent, self.root)
         blob.path.rename(target)
-        _sync_folder(target.parent)
+        self._syncs.sync(target.parent)
         return target
 
     def is_writable(self) -> bool:
@@ -126,6 +131,39 @@ class FolderBlobs:
                     path.unlink()
                     removed += 1
         return removed
+
+
+class _GroupSync:
+    """Folder syncs that wait for each other anyway are done once for all: whoever comes first syncs for those behind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_folder: dict[Path, _FolderTurn] = {}
+
+    def sync(self, folder: Path) -> None:
+        """Return once a sync of the folder that began after this call has ended."""
+        with self._lock:
+            turn = self._by_folder.setdefault(folder, _FolderTurn())
+            turn.asked += 1
+            ticket = turn.asked
+        with turn.leader:
+            if turn.synced >= ticket:
+                return
+            with self._lock:
+                covered = turn.asked
+            _sync_folder(folder)
+            turn.synced = covered
+
+
+class _FolderTurn:
+    """How many syncs of one folder were asked for, and up to which they are done."""
+
+    __slots__ = ("asked", "leader", "synced")
+
+    def __init__(self) -> None:
+        self.leader = threading.Lock()
+        self.asked = 0
+        self.synced = 0
 
 
 def _make_folder(folder: Path, root: Path) -> None:

@@ -135,8 +135,9 @@ def _keep(services: Services, incoming: Incoming, file: IncomingFile) -> Screene
         file_name=file.file_name,
         through=Stage.HEADER,
     )
-    verdict = screening.verdict.kind.value if screening.verdict.decided else None
-    return ScreenedFile(replace(record, verdict=verdict, screening=screening.to_json()), screening)
+    if screening.verdict.decided:
+        record = replace(record, verdict=screening.verdict.kind.value, screening=screening.to_json())
+    return ScreenedFile(record, screening)  # headers that decide nothing are cheaper read again than stored
 
 
 def _store(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import prefilters
@@ -37,15 +37,19 @@ class Services:
     pool: DecoderPool
     prices: Prices
     signals: Signals
+    _profile_rules: dict[tuple[str, str], RuleSet] = field(default_factory=dict)
+    """Per (rule set, profile): making one costs milliseconds."""
 
     def rules_for(self, profile: Profile) -> RuleSet:
         """The edge rules in force, with the profile's limits and parameters."""
-        deployment: Mapping[str, FactValue] = {"has_transcriber": False}
-        return (
-            self.rule_source.current()
-            .with_limits(profile.decode_limits)
-            .with_parameters({**deployment, **profile.edge})
-        )
+        current = self.rule_source.current()
+        key = (current.version, profile.version)
+        rules = self._profile_rules.get(key)
+        if rules is None:
+            deployment: Mapping[str, FactValue] = {"has_transcriber": False}
+            rules = current.with_limits(profile.decode_limits).with_parameters({**deployment, **profile.edge})
+            self._profile_rules[key] = rules
+        return rules
 
     def warm_decoders(self) -> None:
         """Start the decoders and load their models, in a thread of its own; harmless when the process ends meanwhile."""

@@ -78,9 +78,21 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> N
 
 
 def _file_row(record: FileRecord, new: NewItem, position: int) -> dict[str, Any]:
-    row = asdict(record)
-    row.update(item_id=new.id, tenant=new.tenant, position=position)
-    return row
+    return {
+        "id": record.id,
+        "item_id": new.id,
+        "tenant": new.tenant,
+        "position": position,
+        "part": record.part,
+        "role": record.role,
+        "file_name": record.file_name,
+        "declared_type": record.declared_type,
+        "sha256": record.sha256,
+        "bytes": record.bytes,
+        "media_type": record.media_type,
+        "verdict": record.verdict,
+        "screening": record.screening,
+    }
 
 
 def claim(
