@@ -5,6 +5,7 @@ All of this runs in a child of the decoder pool: pdfium ends the process on a fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ _TRIED_PAGES = 5
 _MOST_OBJECTS = 2_000
 _NO_TRAILER = "unable to find trailer dictionary"
 _END_BYTES = 2_048
+_TOLD_LENGTH = re.compile(rb"/Linearized\b[^>]{0,200}?/L (\d{1,12})\b")
 
 
 def document(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
@@ -54,6 +56,10 @@ def document(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
     if Path(path).stat().st_size == 0:
         raise ProbeError(DecodeStatus.EMPTY)
     damaged, active = _second_look(path)
+    if damaged and _ends_before_its_length(path):
+        raise ProbeError(
+            DecodeStatus.TRUNCATED, "a linearised file shorter than it says: the first pages are there only"
+        )
     with _opened(path) as (pdf, mended):
         facts: dict[str, FactValue] = {
             "decode.status": DecodeStatus.OK.value,
@@ -169,6 +175,13 @@ def _cut_or_corrupt(path: Path | str) -> DecodeStatus:
     with open(path, "rb") as file:
         file.seek(max(0, Path(path).stat().st_size - _END_BYTES))
         return DecodeStatus.CORRUPT if b"%%EOF" in file.read() else DecodeStatus.TRUNCATED
+
+
+def _ends_before_its_length(path: Path | str) -> bool:
+    """Whether a linearised file, which tells its length at its start (ISO 32000-1, F.3.3), is shorter than that."""
+    with open(path, "rb") as file:
+        told = _TOLD_LENGTH.search(file.read(_END_BYTES))
+    return told is not None and int(told[1]) > Path(path).stat().st_size
 
 
 def _second_look(path: Path | str) -> tuple[bool, bool]:

@@ -145,6 +145,19 @@ def test_a_document_cut_before_its_trailer_is_not_taken_for_whole(saved):
     assert caught.value.status is DecodeStatus.TRUNCATED
 
 
+@pytest.mark.parametrize("objects", list(pikepdf.ObjectStreamMode), ids=lambda mode: mode.name)
+def test_a_linearised_document_cut_off_is_not_taken_for_its_first_pages(objects, saved):
+    out = io.BytesIO()
+    with pikepdf.open(io.BytesIO(made.pdf_many_pages(60))) as document:
+        document.save(out, linearize=True, object_stream_mode=objects)
+    whole = out.getvalue()
+    assert pdf.document(saved(whole), LIMITS)["pdf.repaired"] is False
+    for keep in (0.3, 0.7, 0.95):
+        with pytest.raises(ProbeError) as caught:
+            pdf.document(saved(whole[: int(len(whole) * keep)]), LIMITS)
+        assert caught.value.status is DecodeStatus.TRUNCATED
+
+
 def test_junk_in_front_of_the_header_does_no_harm(saved):
     assert pdf.document(saved(b"--boundary\r\n\r\n" + made.pdf_text()), LIMITS)["pdf.pages"] == 2
 
