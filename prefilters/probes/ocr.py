@@ -26,9 +26,9 @@ from prefilters.probes.view import View, box_back, view_of
 Rgb = npt.NDArray[np.uint8]
 
 GATE_MAX_SIDE = 1600
-"""Long side in pixels to which a picture is reduced before its gate."""
+"""Long side in pixels to which a picture is reduced before its gate; of a long picture, a piece."""
 READ_MAX_SIDE = 2800
-"""Long side in pixels to which a picture is reduced before it is read: a letter page at 250 dpi."""
+"""The same before a full read: a letter page at 250 dpi."""
 
 CONTRAST_RANGE = (0.1, 10.0)
 THRESHOLD_RANGE = (0, 255)
@@ -72,8 +72,21 @@ def preload() -> None:
 
 def gate(path: Path, limits: DecodeLimits, *, min_tokens: int, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
     """The text of a picture file until there are `min_tokens` tokens. Raises `ProbeError` as decoding does."""
-    rgb = load_upright(path, limits, max_side=GATE_MAX_SIDE)
-    return gate_array(rgb, min_tokens=min_tokens, engine=engine)
+    return gate_array(load_for_gate(path, limits), min_tokens=min_tokens, engine=engine)
+
+
+def load_for_gate(path: Path, limits: DecodeLimits) -> Rgb:
+    """The upright pixels as small as a gate can do with; `gate_array` takes them."""
+    return _load_reduced(path, limits, GATE_MAX_SIDE)
+
+
+def _load_reduced(path: Path, limits: DecodeLimits, side: int) -> Rgb:
+    """The picture with a long side of at most `side`; a long one, which is read in pieces, with so much for a piece."""
+    rgb = load_upright(path, limits, max_side=side)
+    longest, shortest = max(rgb.shape[:2]), min(rgb.shape[:2])
+    if longest < side or longest <= ocr_rapid.LONG * shortest:
+        return rgb
+    return load_upright(path, limits, max_side=side * longest // (2 * shortest))
 
 
 def gate_array(rgb: Rgb, *, min_tokens: int, engine: EngineChoice = EngineChoice.AUTO) -> TextReading:
@@ -99,7 +112,7 @@ def read(
     decoding does.
     """
     _check(region, contrast, threshold)
-    whole = load_upright(path, limits, max_side=READ_MAX_SIDE if region is None else None)
+    whole = _load_reduced(path, limits, READ_MAX_SIDE) if region is None else load_upright(path, limits)
     view = view_of(whole, region or WHOLE, rotate)
     toned = _toned(view.rgb, contrast, threshold)
     return _placed(read_array(toned, page=looks_like_page(view.rgb), engine=engine), view, rotate)

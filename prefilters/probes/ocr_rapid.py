@@ -33,6 +33,12 @@ WORTH_A_SECOND_LOOK = 1.25
 GATE_ENLARGEMENT = 1.5
 READ_ENLARGEMENT = 2.0
 """Small pictures are enlarged at most so much: a 198 px thumbnail shows its small print only then."""
+LONG = 3.0
+"""Long side / short side from which a picture is looked at in pieces, since its print would vanish at a small size."""
+OVERLAP = 0.15
+"""Share of a piece that its neighbour shows as well."""
+MAX_PARTS = 8
+"""Pieces of the longest picture."""
 MAX_GATE_LINES = 24
 """Lines that a gate tries at most; what it leaves counts as unread."""
 MAX_READ_LINES = 300
@@ -51,6 +57,16 @@ TALL = 1.5
 """Height / width from which a box is taken for a line that runs up or down, as the models' authors do."""
 SURE_TURN = 0.9
 """Score of the line turner below which both ways up are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a picture, in pixels."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +116,9 @@ class RapidOcr:
         """Read the biggest lines first, and stop once `min_tokens` tokens of confident words are there."""
         lines: list[Line] = []
         left: list[Quad] = []
-        for side in _gate_sides(max(rgb.shape[:2])):
-            fresh = [
-                quad for quad in _detect(rgb, side, GATE_ENLARGEMENT) if not any(_is_same(quad, line) for line in lines)
-            ]
+        for part, side in _looks(rgb):
+            seen = _detect(rgb, part, side, GATE_ENLARGEMENT)
+            fresh = [quad for quad in seen if not any(_is_same(quad, line) for line in lines)]
             lines = [line for line in lines if not any(_holds(line.quad, quad) for quad in fresh)]
             left = sorted(fresh, key=cv2.contourArea, reverse=True)
             while left and len(lines) < MAX_GATE_LINES:
@@ -116,7 +131,11 @@ class RapidOcr:
 
     def read(self, rgb: Rgb) -> TextReading:
         """Read every line, up to `MAX_READ_LINES`."""
-        quads = sorted(_detect(rgb, READ_SIDE, READ_ENLARGEMENT), key=cv2.contourArea, reverse=True)
+        quads: list[Quad] = []
+        for part in _parts(rgb):
+            seen = _detect(rgb, part, READ_SIDE, READ_ENLARGEMENT)
+            quads += [quad for quad in seen if not any(_holds(known, quad) for known in quads)]
+        quads.sort(key=cv2.contourArea, reverse=True)
         lines = [_recognise(rgb, quad) for quad in quads[:MAX_READ_LINES]]
         left = quads[MAX_READ_LINES:]
         return replace(_reading(rgb, lines, left, depth=Depth.READ), unread=_unread(lines) + len(left))
@@ -172,25 +191,53 @@ def _network_input(rgb: Rgb) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(planes / 127.5 - 1.0)[np.newaxis]
 
 
-def _gate_sides(longest: int) -> Iterator[int]:
-    """The long sides to detect at; a second look must show notably more than the first."""
+def _looks(rgb: Rgb) -> Iterator[tuple[Part, int]]:
+    """Where a gate looks, and at which long side, coarse before fine."""
+    parts = _parts(rgb)
+    longest = max(max(part.right - part.left, part.bottom - part.top) for part in parts)
     first, second = (min(side, round(longest * GATE_ENLARGEMENT)) for side in GATE_SIDES)
-    yield first
-    if second >= WORTH_A_SECOND_LOOK * first:
-        yield second
+    sides = (first, second) if second >= WORTH_A_SECOND_LOOK * first else (first,)
+    yield from ((part, side) for side in sides for part in parts)
 
 
-def _detect(rgb: Rgb, side: int, enlargement: float) -> list[Quad]:
-    """Boxes of text with the picture's long side brought to `side`, in pixels of `rgb`; top to bottom."""
+def _parts(rgb: Rgb) -> list[Part]:
+    """The picture, or for a long one (a product page as one picture, a banner) pieces that overlap."""
     height, width = rgb.shape[:2]
+    longest, shortest = max(height, width), min(height, width)
+    if longest <= LONG * shortest:
+        return [Part(0, 0, width, height)]
+    length = max(2 * shortest, math.ceil(longest / MAX_PARTS / (1 - OVERLAP)))
+    count = max(2, math.ceil((longest - OVERLAP * length) / (length * (1 - OVERLAP))))
+    starts = [round(number * (longest - length) / (count - 1)) for number in range(count)]
+    if width > height:
+        return [Part(start, 0, start + length, height) for start in starts]
+    return [Part(0, start, width, start + length) for start in starts]
+
+
+def _detect(rgb: Rgb, part: Part, side: int, enlargement: float) -> list[Quad]:
+    """Boxes of text in the part with its long side brought to `side`, in pixels of `rgb`."""
+    cut = rgb[part.top : part.bottom, part.left : part.right]
+    height, width = cut.shape[:2]
     scale = min(enlargement, side / max(height, width))
     small_width, small_height = (max(32, round(length * scale / 32) * 32) for length in (width, height))
     small = cv2.resize(
-        rgb, (small_width, small_height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+        cut, (small_width, small_height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     )
     models = _models()
     boxes, _ = models.boxes(_run(models.detector, _network_input(small)), (height, width))
-    return [np.asarray(box, np.float32) for box in boxes]
+    quads = [np.asarray(box, np.float32) + np.array([part.left, part.top], np.float32) for box in boxes]
+    return [quad for quad in quads if not _is_cut_off(quad, part, rgb)]
+
+
+def _is_cut_off(quad: Quad, part: Part, rgb: Rgb) -> bool:
+    """Whether the box ends at a cut between parts and is small enough for the neighbour to hold it whole."""
+    height, width = rgb.shape[:2]
+    (left, top), (right, bottom) = quad.min(axis=0).tolist(), quad.max(axis=0).tolist()
+    if part.right - part.left < width:
+        at_cut = (left <= part.left + 2 and part.left > 0) or (right >= part.right - 3 and part.right < width)
+        return bool(at_cut and right - left < OVERLAP * (part.right - part.left))
+    at_cut = (top <= part.top + 2 and part.top > 0) or (bottom >= part.bottom - 3 and part.bottom < height)
+    return bool(at_cut and bottom - top < OVERLAP * (part.bottom - part.top))
 
 
 def _holds(quad: Quad, other: Quad) -> bool:
