@@ -207,11 +207,11 @@ def show_totals(console: Console, results: Sequence[pipeline.RowResult], seconds
     )
 
 
-def show_addresses(console: Console, url: str, results: Sequence[pipeline.RowResult]) -> None:
-    """Where to look next."""
+def show_addresses(console: Console, url: str, results: Sequence[pipeline.RowResult]) -> list[str]:
+    """Where to look next; returns a sentence for each address that does not answer as it should."""
     good = next((result for result in results if result.row.sku == SHOWN_SKU and result.item), None)
     refused = next((result for result in results if result.outcome is pipeline.Outcome.REFUSED), None)
-    lines = [("the API, to try out", "/docs")]
+    lines = [("what the API takes and gives", "/openapi.json")]
     if good is not None:
         base = f"/v1/items/{good.item['id']}"
         lines += [(f"{good.row.sku}: the item", base), ("  why it went where it went", f"{base}/explanation"),
@@ -221,6 +221,9 @@ def show_addresses(console: Console, url: str, results: Sequence[pipeline.RowRes
     console.print()
     for name, path in lines:
         console.print(Text(f"{name:34}{url}{path}"), soft_wrap=True)
+    with pipeline.make_client(url) as client:
+        answers = {path: client.get(path).status_code for _, path in lines}
+    return [f"{path} answered {status}" for path, status in answers.items() if status != 200]
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -266,9 +269,8 @@ def _demo(console: Console, folder: Path, stack: ExitStack, options: argparse.Na
     shown = next((result for result in results if result.row.sku == SHOWN_SKU and result.copy), None)
     if shown is not None:
         show_copy(console, shown)
-    show_addresses(console, url, results)
+    deviations = unexpected(products, results) + show_addresses(console, url, results)
     show_totals(console, results, seconds)
-    deviations = unexpected(products, results)
     for line in deviations:
         console.print(Text(line, style="bold red"))
     if not deviations:

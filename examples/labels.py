@@ -40,8 +40,8 @@ def tea(ean: str) -> Print:
     write(flat, "FINE LEAF TEAS SINCE 1987", (360, 202), 30, weight=500, colour=(206, 190, 140), align="centre")
     for angle, length, colour in ((-168, 170, (88, 138, 70)), (-118, 190, (64, 118, 62)), (-62, 190, (104, 152, 78)),
                                   (-12, 170, (78, 130, 66))):  # fmt: skip
-        leaf(flat, (360, 510), length, angle, colour, (206, 220, 170))
-    write(flat, "Organic", (360, 604), 62, weight=300, colour=FOREST, align="centre", face="italic")
+        leaf(flat, (360, 490), length, angle, colour, (206, 220, 170))
+    write(flat, "Organic", (360, 584), 62, weight=300, colour=FOREST, align="centre", face="italic")
     write(flat, "GREEN TEA", (360, 690), 92, weight=800, colour=FOREST, align="centre")
     write(flat, "Sencha · loose leaf", (360, 748), 44, weight=500, align="centre")
     cv2.line(flat, (60, 784), (660, 784), (176, 144, 74), 3, cv2.LINE_AA)
@@ -50,8 +50,8 @@ def tea(ean: str) -> Print:
     paragraph(flat, lines, (48, 838), 29, weight=450)
     write(flat, "Net weight", (48, 1034), 30, weight=400)
     write(flat, "125 g", (48, 1088), 58, weight=800, colour=FOREST)
-    code = ean13(ean, module=2, height=86)
-    paste(flat, code, (720 - code.shape[1] - 30, 1120 - code.shape[0] - 26))
+    code = ean13(ean, module=3, height=84)
+    paste(flat, code, (720 - code.shape[1] - 24, 1120 - code.shape[0] - 20))
     return flat
 
 

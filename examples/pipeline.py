@@ -189,11 +189,12 @@ class RowResult:
 
     @property
     def measured_against_limit(self) -> str:
-        """Such as `short_side 48, limit 64`."""
+        """Such as `short_side 48, limit 64` or `status encrypted, needs ok`."""
         limits = self.problem.get("limit") or {}
         parts = []
         for fact, value in (self.problem.get("measured") or {}).items():
-            limit = f", limit {_short(limits[fact])}" if fact in limits else ""
+            word = "needs" if isinstance(value, bool | str) else "limit"
+            limit = f", {word} {_short(limits[fact])}" if fact in limits else ""
             parts.append(f"{fact.partition('.')[2] or fact} {_short(value)}{limit}")
         return "; ".join(parts)
 
@@ -249,6 +250,8 @@ class RowResult:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
