@@ -25,7 +25,7 @@ from guard import Effect, Guard, GuardPolicy, Outcome, ToolCall, ToolTraits
 
 SAMPLE = 2_000
 LENGTHS = (10, 1_000, 10_000, 100_000)
-WORDS = [
+WORDS = (
     "green",
     "tea",
     "fresh",
@@ -43,7 +43,7 @@ WORDS = [
     "cream",
     "oat",
     "milk",
-]
+)
 TOOLS = {
     "ocr_extract": ToolTraits(Effect.READ_ONLY, group="vision"),
     "lookup_attributes": ToolTraits(Effect.READ_ONLY),
@@ -56,7 +56,7 @@ def calls(seed: int) -> Iterator[tuple[str, dict[str, Any], str]]:
     rng = random.Random(seed)
     for number in range(sys.maxsize):
         kind = rng.choices(("ocr_extract", "lookup_attributes", "save_copy"), (6, 3, 1))[0]
-        text = " ".join(rng.choices(WORDS, k=rng.randint(20, 150)))[:1_000]
+        text = " ".join(rng.choices(WORDS, k=rng.randint(60, 190)))[:950]
         if kind == "ocr_extract":
             args: dict[str, Any] = {
                 "file": f"p{rng.randint(1, 20)}",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_DEPTH: Final = 100
-"""Levels of nesting that are read; deeper arguments are judged by their text, or as no JSON at all."""
+"""Levels of nesting that are read; deeper arguments are judged by their text, or by their first values."""
 
-MAX_NODES: Final = 200_000
+MAX_NODES: Final = 20_000
 """Values that are read in one call's arguments; a larger tree is judged like one that is too deep."""
 
 MAX_NUMBERS: Final = 64
@@ -71,7 +71,7 @@ class _Scan:
     numbers: list[str] = field(default_factory=list)
 
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _PLAIN = re.compile(r"[a-z0-9_\-]*")
 _SENTENCE_END = ".,;:!?…。，；：！？、"
@@ -97,7 +97,7 @@ def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys
         normal, folded, shape = _walk({} if args is None else args, "", 0, scan)
         text = _encode(normal)
     except (_Unreadable, RecursionError):
-        return _keys_of_text(call.tool, raw) if raw is not None else _keys_of_broken(call.tool)
+        return _keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)
     signature = _digest(call.tool, text)
     has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS
     if has_shape:
@@ -203,9 +203,7 @@ def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _
     folded: dict[str, object] = {}
     shape: dict[str, object] = {}
     for key, item in value.items():
-        name = key if isinstance(key, str) else f"{type(key).__name__} {key!r}"
-        if not name.isascii():
-            name = unicodedata.normalize("NFC", name)
+        name = _name_of(key)
         below = f"{path}.{name}" if path else name
         if below in scan.ignored:
             continue
@@ -213,6 +211,19 @@ def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _
             name += "\x00"
         normal[name], folded[name], shape[name] = _walk(item, below, depth + 1, scan)
     return normal, folded, shape
+
+
+def _name_of(key: object) -> str:
+    if isinstance(key, str):
+        return key if key.isascii() else unicodedata.normalize("NFC", key)
+    return f"{type(key).__name__} {_described(key)}"
+
+
+def _described(value: object) -> str:
+    try:
+        return _ADDRESS.sub("", repr(value))
+    except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything, and must not stop the agent
+        return ""
 
 
 def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
@@ -228,10 +239,7 @@ def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> tuple[ob
     elif isinstance(value, (set, frozenset)):
         form = sorted(_encode(_walk(item, path, depth + 1, scan)[0]) for item in value)
     else:
-        try:
-            form = f"{type(value).__qualname__} {_ADDRESS.sub('', repr(value))}"
-        except Exception:  # noqa: BLE001 - a foreign __repr__ may raise anything, and must not stop the agent
-            form = type(value).__qualname__
+        form = f"{type(value).__qualname__} {_described(value)}"
     return form, form, form
 
 
@@ -241,6 +249,25 @@ def _digest(tool: str, text: str) -> str:
 
 def _keys_of_text(tool: str, raw: str) -> CallKeys:
     signature = _digest(tool, f"text {raw}")
+    return CallKeys(signature, signature, None)
+
+
+def _keys_of_head(tool: str, args: object) -> CallKeys:
+    """Keys of a tree that is too deep, too large or cyclic: its first values stand for it."""
+    text: list[str] = []
+    ahead = [args]
+    while ahead and len(text) < MAX_NODES:
+        value = ahead.pop()
+        if isinstance(value, Mapping):
+            items = sorted(((_name_of(key), item) for key, item in value.items()), key=lambda pair: pair[0])
+            text.append(f"mapping {[name for name, _ in items]}")
+            ahead.extend(item for _, item in items)
+        elif isinstance(value, (list, tuple)):
+            text.append(f"list of {len(value)}")
+            ahead.extend(value)
+        else:
+            text.append(_encode(_walk(value, "", 0, _Scan(_NO_IGNORED))[0]))
+    signature = _digest(tool, "\n".join(text))
     return CallKeys(signature, signature, None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -15,39 +15,49 @@ class BoundedMap(Generic[V]):
     All operations take constant time.
     """
 
-    __slots__ = ("limit", "often", "once")
+    __slots__ = ("_once", "_values", "get", "limit")
 
-    def __init__(self, limit: int = 10_000) -> None:
+    get: Callable[[str], V | None]
+    """The value under a key, or None."""
+
+    def __init__(self, limit: int = 10_000, values: Iterable[tuple[str, V]] = (), once: Iterable[str] = ()) -> None:
         self.limit = limit
-        self.once: OrderedDict[str, V] = OrderedDict()
-        self.often: OrderedDict[str, V] = OrderedDict()
-
-    def get(self, key: str) -> V | None:
-        """The value under `key`, or None."""
-        value = self.once.get(key)
-        return self.often.get(key) if value is None else value
+        self._values: OrderedDict[str, V] = OrderedDict(values)
+        self._once: OrderedDict[str, None] = OrderedDict.fromkeys(once)
+        # The dictionary's own method: lookups are most of what the detectors do.
+        self.get = self._values.get
 
     def put(self, key: str, value: V) -> None:
         """Store `value`; a second put under the same key marks it as seen more than once."""
-        if key in self.often:
-            self.often[key] = value
-        elif key in self.once:
-            del self.once[key]
-            self.often[key] = value
-        else:
-            self.once[key] = value
-            if len(self.once) + len(self.often) > self.limit:
-                # The newest entry is never the victim, even when all others were seen more than once.
-                (self.once if len(self.once) > 1 else self.often or self.once).popitem(last=False)
+        if key in self._values:
+            self._values[key] = value
+            self._once.pop(key, None)
+            return
+        self._values[key] = value
+        self._once[key] = None
+        if len(self._values) > self.limit:
+            # The newest entry is never the victim, even when all others were seen more than once.
+            if len(self._once) > 1:
+                oldest, _ = self._once.popitem(last=False)
+                del self._values[oldest]
+            else:
+                self._values.popitem(last=False)
 
     def pop(self, key: str) -> V | None:
         """Remove and return the value under `key`, or None."""
-        value = self.once.pop(key, None)
-        return self.often.pop(key, None) if value is None else value
+        self._once.pop(key, None)
+        return self._values.pop(key, None)
+
+    def items(self) -> Iterable[tuple[str, V]]:
+        """All entries, the oldest first."""
+        return self._values.items()
+
+    def seen_once(self) -> Iterable[str]:
+        """The keys that were put once, the oldest first."""
+        return self._once
 
     def __len__(self) -> int:
-        return len(self.once) + len(self.often)
+        return len(self._values)
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.once
-        yield from self.often
+        return iter(self._values)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeVar
 
+from guard.finding import Detector
 from guard.ladder import Ladder
 
 
@@ -334,12 +335,22 @@ def _read_entry(name: str, entry: object, what: str) -> object:
     return _read_plain(name, entry, what)
 
 
+def _detector_name(name: str, what: str) -> str:
+    known = [detector.value for detector in Detector]
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        raise PolicyError(f"{what}.off: unknown detector {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return name
+
+
 def _read_plain(name: str, entry: object, what: str) -> object:
     wrong = PolicyError(f"{what}.{name}: {entry!r} is of the wrong type")
     if name in _TUPLES or name == "off":
         if not isinstance(entry, (list, tuple, frozenset, set)) or not all(isinstance(e, str) for e in entry):
             raise wrong
-        return tuple(entry) if name in _TUPLES else frozenset(entry)
+        if name == "off":
+            return frozenset(_detector_name(str(e), what) for e in entry)
+        return tuple(entry)
     if name in ("poller", "vision_rule"):
         if not isinstance(entry, bool):
             raise wrong

@@ -114,6 +114,9 @@ def excerpt_of(outcome: Outcome) -> str:
     if not text and outcome.error is not None:
         text = outcome.error.message[: 4 * EXCERPT_CHARS]
     text = " ".join(text.split())
+    if not text.isascii():
+        # Lone surrogates cannot be sent on.
+        text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= EXCERPT_CHARS else text[: EXCERPT_CHARS - 1] + "…"
 
 
@@ -130,8 +133,9 @@ _STAMP = re.compile(
 )
 _UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")
 _DURATION = re.compile(
-    r"(?<![\w.])(?:\d+\.\d+ ?(?:seconds?|secs?|s|minutes?|mins?|hours?|hrs?|秒|分钟|小时)"
-    r"|\d+(?:\.\d+)? ?(?:milliseconds?|msecs?|ms|microseconds?|µs|μs|us|nanoseconds?|ns|毫秒|微秒|纳秒))(?![A-Za-z])"
+    # A number that does not go on to the left; the digit comes first so that the search can skip to digits.
+    r"\d(?<![\w.].)(?:\d*\.\d+ ?(?:seconds?|secs?|s|minutes?|mins?|hours?|hrs?|秒|分钟|小时)"
+    r"|\d*(?:\.\d+)? ?(?:milliseconds?|msecs?|ms|microseconds?|µs|μs|us|nanoseconds?|ns|毫秒|微秒|纳秒))(?![A-Za-z])"
 )
 _OWN_WORDS = re.compile(r"\s*" + re.escape(OWN_WORDS) + r"[^\n]*")
 _UNIT_AHEAD = re.compile(r"\d ?[smhnuµμ秒分小毫微纳]")
@@ -148,13 +152,22 @@ def normalise(text: str) -> str:
     if OWN_WORDS in text:
         text = _OWN_WORDS.sub("", text)
     # Each pattern costs a pass over the text, so each has a test that is cheaper and never wrong in saying no.
-    if ":" in text or "T" in text:
+    if _is_between_digits(text, ":") or _is_between_digits(text, "T"):
         text = _STAMP.sub("<time>", text)
     if text.count("-") >= 4:
         text = _UUID.sub("<uuid>", text)
     if _UNIT_AHEAD.search(text):
         text = _DURATION.sub("<duration>", text)
     return text
+
+
+def _is_between_digits(text: str, sign: str) -> bool:
+    at = text.find(sign)
+    while at >= 0:
+        if text[at - 1 : at].isdigit() and text[at + 1 : at + 2].isdigit():
+            return True
+        at = text.find(sign, at + 1)
+    return False
 
 
 def _without(value: object, volatile: frozenset[str], path: str, depth: int) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -24,8 +23,8 @@ def dump(value: object) -> Any:
     if isinstance(value, BoundedMap):
         return {
             "limit": value.limit,
-            "once": [[k, dump(v)] for k, v in value.once.items()],
-            "often": [[k, dump(v)] for k, v in value.often.items()],
+            "values": [[key, dump(item)] for key, item in value.items()],
+            "once": list(value.seen_once()),
         }
     if is_dataclass(value):
         return {f.name: dump(getattr(value, f.name)) for f in fields(value)}
@@ -55,11 +54,8 @@ def _load(kind: Any, stored: Any) -> Any:
     if origin in (Union, UnionType):
         return _load_union(get_args(kind), stored)
     if origin is BoundedMap:
-        loaded: BoundedMap[Any] = BoundedMap(stored["limit"])
         (item,) = get_args(kind)
-        loaded.once = OrderedDict((k, _load(item, v)) for k, v in stored["once"])
-        loaded.often = OrderedDict((k, _load(item, v)) for k, v in stored["often"])
-        return loaded
+        return BoundedMap(stored["limit"], ((key, _load(item, v)) for key, v in stored["values"]), stored["once"])
     if origin is dict:
         return {k: _load(get_args(kind)[1], v) for k, v in stored.items()}
     if origin in (list, tuple):

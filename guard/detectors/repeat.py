@@ -20,6 +20,8 @@ class Seen:
     first_call_id: str
     progress: int
     epoch: int
+    has_run: bool = False
+    """It was let through at least once: only then is it evidence."""
     count: int = 0
     """Calls in the current streak of equal results, refused ones included."""
     result: str | None = None
@@ -110,6 +112,7 @@ def observe_call(memory: RepeatMemory, call: CallView, executes: bool, marks: Ma
         seen.progress, seen.epoch = marks.progress, marks.epoch
     if executes:
         memory.turn_calls[signature] = TurnCall(call.call_id, call.step)
+        seen.has_run = True
     else:
         seen.count += 1
     seen.last_step = call.step
@@ -154,7 +157,7 @@ def forgive(memory: RepeatMemory, signature: str, marks: Marks) -> None:
 
 def is_guarded_from_resume(seen: Seen, marks: Marks) -> bool:
     """Whether the call was made before the last resume, and nothing new has happened since."""
-    return marks.resumed and seen.epoch < marks.epoch
+    return marks.resumed and seen.has_run and seen.epoch < marks.epoch
 
 
 def _standing(seen: Seen, call: CallView, marks: Marks, policy: GuardPolicy, ladder: Ladder) -> int:
