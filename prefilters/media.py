@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -488,21 +489,19 @@ def behind_id3(file: BinaryIO, head: bytes) -> bytes:
 
 def _by_movie_index(file: BinaryIO, *, most_boxes: int = 64, most_bytes: int = 65_536) -> Media | None:
     """`mp4` if the index of this ISO file, wherever it is, names a video track; None if it does not."""
-    at = 0
+    end, at = file.seek(0, SEEK_END), 0
     for _ in range(most_boxes):
         file.seek(at)
         header = file.read(16)
         size = int.from_bytes(header[:4], "big")
         if size == 1:
             size = int.from_bytes(header[8:16], "big")
-        if len(header) < 16 or header[4:8] == b"moov" or size < 8:
-            break
+        if header[4:8] == b"moov":
+            return _MEDIA["mp4"] if _has_video_track(header + file.read(min(size, most_bytes))) else None
         at += size
-    else:
-        return None
-    if header[4:8] != b"moov":
-        return None
-    return _MEDIA["mp4"] if _has_video_track(header + file.read(min(size, most_bytes))) else None
+        if size < 8 or at >= end:
+            break
+    return None
 
 
 _ALIASES: dict[str, tuple[str, str]] = {

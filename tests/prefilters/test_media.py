@@ -160,6 +160,12 @@ def test_an_mp4_with_a_picture_track_is_a_video_even_where_the_index_comes_last(
     assert sniff_file(tmp_path / "clip.m4a").format == "mp4"
 
 
+@pytest.mark.parametrize("size", [b"\xff" * 8, bytes(8), b"\x7f" + b"\xff" * 7, b"\0\0\0\0\0\0\0\x09"])
+def test_a_box_that_lies_about_its_size_ends_the_search_for_an_index(size, tmp_path):
+    (tmp_path / "note").write_bytes(_ftyp(b"mp42") + b"\0\0\0\x01mdat" + size + bytes(40))
+    assert sniff_file(tmp_path / "note").format == "m4a"
+
+
 def test_webm_with_pictures_and_matroska_are_named_apart():
     ebml = b"\x1a\x45\xdf\xa3\x9f\x42\x82\x84webm"
     assert sniff(ebml + b"\x86\x85V_VP8").format == "webm_video"
