@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from os import SEEK_END
@@ -206,6 +206,8 @@ _PLAYLIST_STARTS = (
     b"<mpd",
 )
 _TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b")
+_NO_TEXT = bytes(byte for byte in range(0x20) if byte not in _TEXT_CONTROLS) + b"\x7f"
+_NO_ASCII = bytes(range(0x80, 0x100))
 
 
 def supported_formats() -> tuple[str, ...]:
@@ -379,7 +381,7 @@ def _as_text(head: bytes) -> str | None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = head[: len(head) & ~1].decode("utf-16", "replace")
         return text if text.count("\ufffd") <= 1 and not _has_controls(text) else None
-    if any(byte < 0x20 and byte not in _TEXT_CONTROLS for byte in head) or 0x7F in head:
+    if len(head.translate(None, _NO_TEXT)) < len(head):
         return None
     for encoding in ("utf-8", "gb18030"):
         for cut in range(4):  # the head may end within a character
@@ -387,7 +389,8 @@ def _as_text(head: bytes) -> str | None:
                 return head[: len(head) - cut].decode(encoding)
             except UnicodeDecodeError:
                 continue
-    return head.decode("latin-1") if len(head) >= 64 else None
+    ascii_bytes = len(head.translate(None, _NO_ASCII))
+    return head.decode("latin-1") if len(head) >= 64 and ascii_bytes > 0.7 * len(head) else None
 
 
 def _has_controls(text: str) -> bool:
@@ -410,6 +413,8 @@ _LAYER_3_KBPS = (
     (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),  # MPEG-1
 )
 _MPEG_1_HZ = (44_100, 48_000, 32_000)
+_SYNC = re.compile(rb"\xff[\xe2-\xe5\xf0-\xf5\xf8-\xfd]")
+"""Second bytes of ADTS, and of MPEG audio layers II and III."""
 
 
 def _by_sync(head: bytes) -> Media | None:
@@ -418,20 +423,12 @@ def _by_sync(head: bytes) -> Media | None:
         return None
     if head.startswith(b"fLaC"):
         return _MEDIA["flac"]
-    for at in _syncs(head):
+    for at in (found.start() for found in _SYNC.finditer(head)):
         for name, frame_bytes in _FRAME_BYTES.items():
             length = frame_bytes(head[at : at + 7])
             if length and _frame_follows(head, at + length, frame_bytes, lonely_is_enough=at == 0):
                 return _MEDIA[name]
     return None
-
-
-def _syncs(head: bytes) -> Iterator[int]:
-    at = head.find(b"\xff")
-    while 0 <= at < len(head) - 3:
-        if head[at + 1] & 0xE0 == 0xE0:
-            yield at
-        at = head.find(b"\xff", at + 1)
 
 
 def _frame_follows(head: bytes, at: int, frame_bytes: Callable[[bytes], int], *, lonely_is_enough: bool) -> bool:
