@@ -57,6 +57,7 @@ def create_app(services: Services) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asks for a provider at every message otherwise
     )
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     app.include_router(ServiceRoutes(services).router())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class BlobWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        descriptor, name = tempfile.mkstemp(prefix="upload-", dir=folder)
-        self.path = Path(name)
+        self.path = folder / f"upload-{secrets.token_hex(16)}"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._file: IO[bytes] | None = os.fdopen(descriptor, "wb", buffering=0)
         self._digest = hashlib.sha256()
         self.head = b""

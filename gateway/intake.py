@@ -15,14 +15,14 @@ from gateway import submission as submissions
 from gateway.blobs import BlobWriter, StoredBlob
 from gateway.decision import ScreenedFile, decide, is_settled_by_edge
 from gateway.ids import new_id
-from gateway.item import FileRecord, Lease
+from gateway.item import FileRecord, Item, Lease
 from gateway.profiles import Profile
 from gateway.store import idempotency
 from gateway.store import items as item_store
 from gateway.submission import Submission
 from gateway.wiring import Services
 from prefilters.facts import Stage
-from prefilters.media import MediaKind, sniff
+from prefilters.media import MediaKind
 from prefilters.screen import screen
 
 DAY_MS = 24 * 3600 * 1000
@@ -33,6 +33,11 @@ class StorageFull(Exception):
 
     code = "storage_full"
     retryable = True
+
+
+def is_out_of_room(error: OSError) -> bool:
+    """Whether an upload could not be written because the disk is full, over its quota, or closed to us."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class DuplicateItem(Exception):
@@ -82,6 +87,8 @@ class Accepted:
     """The existing item that is reused, if it is one."""
     lease: Lease | None = None
     """Held by this process where the edge rules are to run inside the request."""
+    item: Item | None = None
+    """The new item as it was written, where nothing has happened to it since."""
 
 
 def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str | None) -> Accepted:
@@ -97,7 +104,7 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
             lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as)
         )
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+        if is_out_of_room(error):
             raise StorageFull from error
         raise
     except sa.exc.IntegrityError as error:
@@ -111,21 +118,8 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
 
 
 def _keep(services: Services, incoming: Incoming, file: IncomingFile) -> ScreenedFile:
-    media = sniff(file.writer.head)
     blob: StoredBlob = file.writer.finish()
     path = services.blobs.keep(incoming.tenant, blob)
-    record = FileRecord(
-        id=new_id("fil"),
-        part=file.part,
-        role=file.role,
-        file_name=file.file_name,
-        declared_type=file.declared_type,
-        sha256=blob.sha256,
-        bytes=blob.bytes,
-        media_type=media.mime,
-        verdict=None,
-        screening=None,
-    )
     screening = screen(
         path,
         rules=services.rules_for(incoming.profile),
@@ -134,6 +128,18 @@ def _keep(services: Services, incoming: Incoming, file: IncomingFile) -> Screene
         declared_type=file.declared_type,
         file_name=file.file_name,
         through=Stage.HEADER,
+    )
+    record = FileRecord(
+        id=new_id("fil"),
+        part=file.part,
+        role=file.role,
+        file_name=file.file_name,
+        declared_type=file.declared_type,
+        sha256=blob.sha256,
+        bytes=blob.bytes,
+        media_type=screening.media.mime,
+        verdict=None,
+        screening=None,
     )
     if screening.verdict.decided:
         record = replace(record, verdict=screening.verdict.kind.value, screening=screening.to_json())
@@ -157,8 +163,9 @@ def _store(
     )
     twin = _twin(connection, incoming, content_key)
     item_id = twin or new_id("itm", now_ms=at_ms)
+    item = None
     if twin is None:
-        _insert(connection, services, incoming, files, item_id=item_id, content_key=content_key, at_ms=at_ms)
+        item = _insert(connection, services, incoming, files, item_id=item_id, content_key=content_key, at_ms=at_ms)
     if incoming.idempotency_key is not None:
         idempotency.store(
             connection,
@@ -171,7 +178,15 @@ def _store(
         )
     if twin is not None:
         return Accepted(item_id, duplicate_of=item_id)
-    return Accepted(item_id, lease=_settle_or_lease(connection, services, incoming, files, item_id, claim_as))
+    if is_settled_by_edge(files, incoming.profile):
+        _reject(connection, services, incoming, files, item_id)
+        return Accepted(item_id)
+    has_pictures = any(file.screening.media.kind is MediaKind.IMAGE and not file.is_decided for file in files)
+    if claim_as is None or not has_pictures:
+        return Accepted(item_id, item=item)
+    lease_ms = int(services.settings.lease_s * 1000)
+    lease = item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms, is_counted=False)
+    return Accepted(item_id, lease=lease)
 
 
 def _twin(connection: Connection, incoming: Incoming, content_key: str) -> str | None:
@@ -183,26 +198,15 @@ def _twin(connection: Connection, incoming: Incoming, content_key: str) -> str |
     return None if found is None else found[0]
 
 
-def _settle_or_lease(
-    connection: Connection,
-    services: Services,
-    incoming: Incoming,
-    files: Sequence[ScreenedFile],
-    item_id: str,
-    claim_as: str | None,
-) -> Lease | None:
-    """Reject at once what headers refuse; else lease an item with undecided pictures to the request that brought it."""
+def _reject(
+    connection: Connection, services: Services, incoming: Incoming, files: Sequence[ScreenedFile], item_id: str
+) -> None:
+    """Headers refuse every file: the item is stored as rejected."""
     lease_ms = int(services.settings.lease_s * 1000)
-    if is_settled_by_edge(files, incoming.profile):
-        lease = item_store.claim(connection, item_id, owner=incoming.actor, lease_ms=lease_ms, is_counted=False)
-        assert lease is not None
-        ruleset = services.rules_for(incoming.profile).version
-        outcome.rejected(connection, lease, decide(files, incoming.profile, services.prices, ruleset=ruleset))
-        return None
-    has_pictures = any(file.screening.media.kind is MediaKind.IMAGE and not file.is_decided for file in files)
-    if claim_as is None or not has_pictures:
-        return None
-    return item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms, is_counted=False)
+    lease = item_store.claim(connection, item_id, owner=incoming.actor, lease_ms=lease_ms, is_counted=False)
+    assert lease is not None
+    ruleset = services.rules_for(incoming.profile).version
+    outcome.rejected(connection, lease, decide(files, incoming.profile, services.prices, ruleset=ruleset))
 
 
 def _insert(
@@ -214,10 +218,10 @@ def _insert(
     item_id: str,
     content_key: str,
     at_ms: int,
-) -> None:
+) -> Item:
     submission, profile = incoming.submission, incoming.profile
     days = submission.retention_days or profile.retention_days
-    item_store.insert(
+    return item_store.insert(
         connection,
         item_store.NewItem(
             id=item_id,

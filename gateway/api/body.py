@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser, parse_options_header
 from starlette.requests import Request
 
+from gateway.api import request_values as values
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.blobs import BlobWriter, FolderBlobs
 from gateway.strict_json import JsonRefused, loads, text_problem
@@ -17,6 +19,8 @@ from gateway.submission import MAX_FILES, FieldProblem, Submission, parse_submis
 
 MAX_TEXT_PART_BYTES = 1024 * 1024
 ITEM_PART = "item"
+_MAX_PARTS = MAX_FILES + 64
+_WINDOWS_PATH = re.compile(r'filename="((?:[A-Za-z]:|\\)\\[^"]*)"')
 _TEXT_FIELDS = ("title", "text", "language", "profile", "external_id", "mode", "on_duplicate")
 _JSON_FIELDS = ("attributes", "metadata", "budget", "files", "retention_days")
 RAW_PREFIXES = ("image/", "audio/", "video/")
@@ -82,8 +86,10 @@ async def read_body(
                 "malformed_multipart",
                 "The Content-Type has no boundary. Let your HTTP client set the header for multipart forms itself.",
             )
+        values.query(request, ())
         return await _Multipart(boundary, blobs, stack, on_submission).read(request.stream())
     if media_type == "application/json":
+        values.query(request, ())
         return await _read_json(request, on_submission)
     return await _read_raw(request, media_type, blobs, stack, on_submission)
 
@@ -104,6 +110,8 @@ class _Multipart:
         self._segment: MultipartSegment | None = None
         self._text: bytearray | None = None
         self._writer: BlobWriter | None = None
+        self._unchosen: MultipartSegment | None = None
+        """A file field that its form left empty, until bytes come after all."""
 
     async def read(self, stream: AsyncIterator[bytes]) -> ReceivedBody:
         received = 0
@@ -117,6 +125,8 @@ class _Multipart:
                 raise ApiProblem("malformed_multipart", "The body is empty. Send at least the part `item` or one file.")
             self._parser.close()
         except ParserLimitReached as error:
+            if len(self._seen) >= _MAX_PARTS:
+                raise ApiProblem("too_many_parts", f"The request has more than {_MAX_PARTS} parts.") from error
             raise ApiProblem("malformed_multipart", "A part has too many or too long header lines.") from error
         except MultipartError as error:
             raise ApiProblem(
@@ -130,9 +140,13 @@ class _Multipart:
     def _take(self, event: MultipartSegment | bytes | None) -> None:
         if event is None:
             self._end_part()
-        elif isinstance(event, MultipartSegment):
+            return
+        if isinstance(event, MultipartSegment):
             self._begin_part(event)
-        elif self._writer is not None:
+            return
+        if self._unchosen is not None:
+            self._begin_file(self._unchosen, self._name)
+        if self._writer is not None:
             self._writer.write(event)
         elif self._text is not None:
             self._text += event
@@ -160,6 +174,8 @@ class _Multipart:
         self._seen.add(name)
         if name == ITEM_PART:
             self._begin_item()
+        elif segment.filename == "":
+            self._unchosen = segment
         elif _is_file(segment):
             self._begin_file(segment, name)
         else:
@@ -176,7 +192,8 @@ class _Multipart:
         self._text = bytearray()
 
     def _begin_file(self, segment: MultipartSegment, name: str) -> None:
-        check_file_name(name, segment.filename)
+        self._unchosen = None
+        check_file_name(name, file_name_as_sent(segment))
         if len(self._body.files) >= MAX_FILES:
             raise ApiProblem(
                 "too_many_parts",
@@ -190,7 +207,7 @@ class _Multipart:
         )
 
     def _end_part(self) -> None:
-        text, self._text, self._writer = self._text, None, None
+        text, self._text, self._writer, self._unchosen = self._text, None, None, None
         if text is None:
             return
         if self._name == ITEM_PART:
@@ -223,7 +240,7 @@ class _Multipart:
 
 def _parser(boundary: str) -> PushMultipartParser:
     try:
-        return PushMultipartParser(boundary, max_header_size=4096, max_header_count=8, max_segment_count=MAX_FILES + 64)
+        return PushMultipartParser(boundary, max_header_size=4096, max_header_count=8, max_segment_count=_MAX_PARTS)
     except MultipartError as error:
         raise ApiProblem("malformed_multipart", "The boundary in the Content-Type is not valid.") from error
 
@@ -233,6 +250,12 @@ def _is_file(segment: MultipartSegment) -> bool:
         return True
     known = (segment.name or "") in _TEXT_FIELDS + _JSON_FIELDS
     return not known and segment.content_type is not None and not segment.content_type.startswith("text/")
+
+
+def file_name_as_sent(segment: MultipartSegment) -> str | None:
+    """A file part's name; with its folder where the parser dropped one, as it does with Windows paths."""
+    sent = _WINDOWS_PATH.search(segment.header("Content-Disposition", ""))
+    return segment.filename if sent is None else sent[1]
 
 
 def check_part_name(name: str) -> None:
@@ -340,18 +363,9 @@ _RAW_PARAMETERS = (*_TEXT_FIELDS, "role", "file_name")
 async def _read_raw(
     request: Request, media_type: str, blobs: FolderBlobs, stack: AsyncExitStack, on_submission: OnSubmission
 ) -> ReceivedBody:
-    unknown = sorted(set(request.query_params) - set(_RAW_PARAMETERS))
-    if unknown:
-        raise invalid(
-            f"The query parameter `{unknown[0][:60]}` is not known here; there are {', '.join(_RAW_PARAMETERS)}.",
-            FieldError(unknown[0][:60], "unknown_parameter", "Remove it."),
-        )
-    document: dict[str, Any] = {
-        name: form_value(name, request.query_params[name].encode("utf-8", "surrogatepass"))
-        for name in _TEXT_FIELDS
-        if name in request.query_params
-    }
-    role, file_name = request.query_params.get("role"), request.query_params.get("file_name")
+    wanted = values.query(request, _RAW_PARAMETERS)
+    document: dict[str, Any] = {name: wanted[name] for name in _TEXT_FIELDS if name in wanted}
+    role, file_name = wanted.get("role"), wanted.get("file_name")
     document["files"] = [{"part": "p1", **({"role": role} if role else {})}]
     check_file_name("p1", file_name)
     submission = submission_of(document)

@@ -84,7 +84,6 @@ class ItemRoutes:
 
     async def create(self, request: Request) -> Response:
         """One product with up to 20 files: multipart, form fields, JSON without files, or one raw file."""
-        values.query(request, set(request.query_params))
         return await self._submissions.create(request)
 
     async def get(self, item_id: str, request: Request) -> Response:

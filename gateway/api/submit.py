@@ -18,7 +18,7 @@ from gateway import intake, pipeline
 from gateway import submission as submissions
 from gateway.api import idempotency
 from gateway.api.auth import Principal
-from gateway.api.body import ReceivedBody, field_problem, read_body
+from gateway.api.body import OnSubmission, ReceivedBody, field_problem, read_body
 from gateway.api.gate import principal_of
 from gateway.api.idempotency import SCOPE_CREATE_ITEM, Arrivals
 from gateway.api.prefer import Preference, parse_prefer
@@ -56,7 +56,7 @@ class Submissions:
             await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
             self._services.signals.send("worker", accepted.item_id)
-        item = await self._outcome(accepted.item_id, preference)
+        item = await self._outcome(accepted, preference)
         return _answer(request, item, preference, accepted, replayed=replayed)
 
     async def _receive(
@@ -73,7 +73,7 @@ class Submissions:
 
         try:
             async with AsyncExitStack() as stack:
-                body = await read_body(request, self._services.blobs, stack, on_submission)
+                body = await self._read(request, stack, on_submission)
                 roles = _check_files(body)
                 await _check_content_digest(request, body)
                 fingerprint = submissions.fingerprint(
@@ -104,6 +104,14 @@ class Submissions:
         finally:
             arrival.leave()
 
+    async def _read(self, request: Request, stack: AsyncExitStack, on_submission: OnSubmission) -> ReceivedBody:
+        try:
+            return await read_body(request, self._services.blobs, stack, on_submission)
+        except OSError as error:
+            if intake.is_out_of_room(error):
+                raise _storage_full() from error
+            raise
+
     async def _accept(self, incoming: intake.Incoming, preference: Preference) -> tuple[intake.Accepted, bool]:
         claim_as = None if preference.respond_async and preference.wait_s is None else "api:edge"
         try:
@@ -121,12 +129,8 @@ class Submissions:
                 f"The item {error.item_id} has the same content. Send `on_duplicate: new` to have another one.",
                 extra={"item_id": error.item_id},
             ) from None
-        except intake.StorageFull:
-            raise ApiProblem(
-                "storage_full",
-                "There is no room to store the upload; nothing was kept. Repeat it later with the same Idempotency-Key.",
-                retry_after_s=30,
-            ) from None
+        except intake.StorageFull as error:
+            raise _storage_full() from error
         return accepted, False
 
     async def _inspect_edge(self, lease: Lease) -> None:
@@ -134,6 +138,8 @@ class Submissions:
             await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
         except pipeline.StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
+        except Exception:  # the item is stored, so the caller gets it all the same; its lease lapses and a worker goes on
+            log.exception("item.edge_failed", item_id=lease.item_id, fence=lease.fence)
 
     def _checked_profile(self, submission: Submission) -> Profile:
         profile = self._services.profiles.get(submission.profile)
@@ -165,7 +171,7 @@ class Submissions:
 
         return await run_in_threadpool(look)
 
-    async def _outcome(self, item_id: str, preference: Preference) -> Item:
+    async def _outcome(self, accepted: intake.Accepted, preference: Preference) -> Item:
         """The item once it is settled, or as it stands when the caller's patience ends."""
         if preference.wait_s is not None:
             patience_s = preference.wait_s
@@ -173,9 +179,21 @@ class Submissions:
             patience_s = 0.0
         else:
             patience_s = self._services.settings.default_wait_s
-        item = await self._waiting.until(item_id, lambda version, status: status in SETTLED, timeout_s=patience_s)
+        if patience_s == 0 and accepted.item is not None:
+            return accepted.item
+        item = await self._waiting.until(
+            accepted.item_id, lambda version, status: status in SETTLED, timeout_s=patience_s
+        )
         assert item is not None
         return item
+
+
+def _storage_full() -> ApiProblem:
+    return ApiProblem(
+        "storage_full",
+        "There is no room to store the upload; nothing was kept. Repeat it later with the same Idempotency-Key.",
+        retry_after_s=30,
+    )
 
 
 class _KeyArrival:

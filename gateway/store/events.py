@@ -11,6 +11,8 @@ from sqlalchemy.engine import Connection
 from gateway.ids import new_id
 from gateway.store.tables import events
 
+_INSERT = events.insert()
+
 
 def append(
     connection: Connection,
@@ -24,7 +26,7 @@ def append(
 ) -> None:
     """Add one event; its sequence number is given by the database."""
     connection.execute(
-        events.insert(),
+        _INSERT,
         {
             "id": new_id("evt", now_ms=at_ms),
             "tenant": tenant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,8 +19,33 @@ CLAIMABLE = Status.QUEUED
 
 
 def now_ms(connection: Connection) -> int:
-    """The database's clock, Unix milliseconds."""
-    return int(connection.execute(sa.select(database_now_ms())).scalar_one())
+    """The database's clock, Unix milliseconds. SQLite's is this machine's, so it need not be asked."""
+    if connection.dialect.name == "sqlite":
+        return time.time_ns() // 1_000_000
+    return int(connection.execute(_NOW).scalar_one())
+
+
+# Statements of the hot path are built once: building costs more than running them.
+_NOW = sa.select(database_now_ms())
+_INSERT_ITEM = items.insert()
+_INSERT_FILES = files.insert()
+_INSERT_HISTORY = history.insert()
+_TWIN = (
+    sa.select(items.c.id, items.c.status)
+    .where(
+        items.c.tenant == sa.bindparam("tenant"),
+        items.c.content_key == sa.bindparam("content_key"),
+        items.c.status.not_in(
+            [
+                status.value
+                for status in Status
+                if status.name in {"REJECTED", "FAILED", "CANCELLED", "CANCELLING", "EXPIRED"}
+            ]
+        ),
+    )
+    .order_by(items.c.created_ms.desc(), items.c.id.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +67,10 @@ class NewItem:
     files: tuple[FileRecord, ...]
 
 
-def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> None:
-    """Write the item with its files as `queued`, with its first history row and event."""
+def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> Item:
+    """Write the item with its files as `queued`, with its first history row and event; gives it as it was written."""
     connection.execute(
-        items.insert(),
+        _INSERT_ITEM,
         {
             "id": new.id,
             "tenant": new.tenant,
@@ -67,7 +93,7 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> N
     )
     if new.files:
         connection.execute(
-            files.insert(),
+            _INSERT_FILES,
             [_file_row(record, new, position) for position, record in enumerate(new.files)],
         )
     _record(connection, new.id, None, Status.QUEUED, version=1, fence=0, actor=actor, reason=None, at_ms=at_ms)
@@ -75,6 +101,36 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> N
         connection, tenant=new.tenant, kind="item.queued", resource=new.id, version=1, at_ms=at_ms,
         body={"status": Status.QUEUED.value, "external_id": new.external_id},
     )  # fmt: skip
+    return Item(
+        id=new.id,
+        tenant=new.tenant,
+        external_id=new.external_id,
+        mode=new.mode,
+        profile=new.profile,
+        profile_version=new.profile_version,
+        ruleset=new.ruleset,
+        status=Status.QUEUED,
+        reason=None,
+        route=None,
+        attempt=1,
+        epoch=0,
+        claims=0,
+        lost_claims=0,
+        fence=0,
+        version=1,
+        submission=new.submission,
+        notes=new.notes,
+        decision=None,
+        result=None,
+        failure=None,
+        usage=Usage(),
+        duplicate_of=new.duplicate_of,
+        escalation_id=None,
+        created_ms=at_ms,
+        updated_ms=at_ms,
+        expires_ms=at_ms + new.retention_ms,
+        files=new.files,
+    )
 
 
 def _file_row(record: FileRecord, new: NewItem, position: int) -> dict[str, Any]:
@@ -304,17 +360,7 @@ def version_and_status(connection: Connection, item_id: str) -> tuple[int, Statu
 
 def newest_with_content(connection: Connection, *, tenant: str, content_key: str) -> tuple[str, Status] | None:
     """The newest item with the same content that is in flight, ready or succeeded; those that ended otherwise never block."""
-    dead = (Status.REJECTED, Status.FAILED, Status.CANCELLED, Status.CANCELLING, Status.EXPIRED)
-    row = connection.execute(
-        sa.select(items.c.id, items.c.status)
-        .where(
-            items.c.tenant == tenant,
-            items.c.content_key == content_key,
-            items.c.status.not_in([status.value for status in dead]),
-        )
-        .order_by(items.c.created_ms.desc(), items.c.id.desc())
-        .limit(1)
-    ).first()
+    row = connection.execute(_TWIN, {"tenant": tenant, "content_key": content_key}).first()
     return None if row is None else (row.id, Status(row.status))
 
 
@@ -373,7 +419,7 @@ def _record(
     at_ms: int,
 ) -> None:
     connection.execute(
-        history.insert(),
+        _INSERT_HISTORY,
         {
             "item_id": item_id,
             "at_ms": at_ms,
