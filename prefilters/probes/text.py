@@ -187,10 +187,10 @@ def word_count(text: str) -> int:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """The words as one line: blanks between them, but none between two CJK characters."""
+    """The words as one line: blanks between them, but none between two CJK characters or their punctuation."""
     line = ""
     for word in words:
-        tight = bool(line) and bool(word) and is_cjk(line[-1]) and is_cjk(word[0])
+        tight = bool(line) and bool(word) and _is_wide(line[-1]) and _is_wide(word[0])
         line += word if tight or not line else f" {word}"
     return line
 
@@ -239,6 +239,11 @@ def _script_of(character: str) -> Script:
 def is_cjk(character: str) -> bool:
     """Whether the character belongs to a script that is counted by character."""
     return character >= "\u1100" and _script_of(character) in (Script.HAN, Script.KANA, Script.HANGUL)
+
+
+def _is_wide(character: str) -> bool:
+    """Whether the character fills a square cell, as CJK and its punctuation do."""
+    return is_cjk(character) or unicodedata.east_asian_width(character) in "WF"
 
 
 # Of Unicode's mathematical symbols (Sm) these are mostly rulers, bullets and dirt.

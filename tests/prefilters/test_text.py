@@ -67,7 +67,13 @@ def test_chinese_japanese_and_korean_count_by_character(text: str, expected: int
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [(("green", "tea"), "green tea"), (("纯", "牛奶"), "纯牛奶"), (("净含量", "100", "克"), "净含量 100 克"), ((), "")],
+    [
+        (("green", "tea"), "green tea"),
+        (("纯", "牛奶"), "纯牛奶"),
+        (("净含量", "100", "克"), "净含量 100 克"),
+        (("绿茶", "，", "一级"), "绿茶，一级"),
+        ((), ""),
+    ],
 )
 def test_words_are_joined_as_their_script_is_written(words: tuple[str, ...], expected: str) -> None:
     assert join_words(words) == expected
