@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Grey = NDArray[np.uint8]
+Plane = NDArray[np.float32]
 
 MEASURED_SIDE = 512
 """Long side, px, at which sharpness is defined."""
@@ -30,23 +31,29 @@ def sharpness(grey: Grey) -> float | None:
     The constants, and the bands of use (>= .45 fine, .36-.45 soft, < .36 blurry, < .30 very blurry), are measured on
     labelled photos and synthetic blur: AUC .99 on motion, .999 on a Gaussian of 2 px; the median sharp photo has .59,
     the same under that Gaussian .29. The idea of re-blurring is Crete et al., "The blur effect", SPIE 6492 (2007);
-    without the mask a white background counts as blur. About 3 ms.
+    without the mask a white background counts as blur. About 2 ms.
     """
     smooth = cv2.GaussianBlur(grey.astype(np.float32), (0, 0), _NOISE_SIGMA)
-    by_axis = [ratio for picture in (smooth, smooth.T) if (ratio := _lost_share(picture)) is not None]
-    return min(by_axis, default=None)
+    along_rows = _lost_share(smooth[:, 1:], smooth[:, :-1], cv2.blur(smooth, (_AVERAGED_TAPS, 1)), axis=1)
+    along_columns = _lost_share(smooth[1:], smooth[:-1], cv2.blur(smooth, (1, _AVERAGED_TAPS)), axis=0)
+    return min((share for share in (along_rows, along_columns) if share is not None), default=None)
 
 
-def _lost_share(picture: NDArray[np.float32]) -> float | None:
-    """The share along the rows."""
-    if picture.shape[1] < 2:
+def _lost_share(after: Plane, before: Plane, averaged: Plane, *, axis: int) -> float | None:
+    """The share of the steps from `before` to `after` that are gone in `averaged`; None where no step is clear."""
+    if after.size == 0:
         return None
-    picture = np.ascontiguousarray(picture)
-    steps = np.abs(np.diff(picture, axis=1))
-    edges = steps > max(_LEAST_STEP, _STEP_SHARE * float(np.percentile(steps, _STEP_PERCENTILE)))
+    steps = cv2.absdiff(after, before)
+    edges = np.asarray(steps > max(_LEAST_STEP, _STEP_SHARE * _percentile(steps, _STEP_PERCENTILE)), np.uint8)
     if not edges.any():
         return None
-    near_edges = cv2.dilate(edges.astype(np.uint8), _NEIGHBOURHOOD).astype(bool)
-    averaged = cv2.blur(picture, (_AVERAGED_TAPS, 1))
-    lost = np.maximum(steps - np.abs(np.diff(averaged, axis=1)), 0.0)
-    return float(lost[near_edges].sum() / steps[near_edges].sum())
+    near_edges = cv2.dilate(edges, _NEIGHBOURHOOD)
+    left = cv2.absdiff(averaged[:, 1:], averaged[:, :-1]) if axis else cv2.absdiff(averaged[1:], averaged[:-1])
+    lost = cv2.max(cv2.subtract(steps, left), 0.0)
+    return float(cv2.mean(lost, near_edges)[0] / cv2.mean(steps, near_edges)[0])
+
+
+def _percentile(steps: Plane, percent: float) -> float:
+    """By histogram, to 1/16 of a grey level: a tenth of the cost of sorting."""
+    counts = cv2.calcHist([np.ascontiguousarray(steps)], [0], None, [4096], [0, 256]).ravel()
+    return float(np.searchsorted(np.cumsum(counts), counts.sum() * percent / 100)) / 16

@@ -306,7 +306,7 @@ def test_small_rule_file_works() -> None:
 
 
 REFUSED = {
-    "misspelt fact": ("image.width < param", "image.widht < param", 
+    "misspelt fact": ("image.width < param", "image.widht < param",
         r"mine.yaml:6: rule mine.small: .*'image.widht'; did you mean 'image.width'"),
     "misspelt parameter": ("< param.least", "< param.lest", r"mine.yaml:6: rule mine.small: .*did you mean 'param.least'"),
     "wrong type": ("image.width < param.least", "image.width < 'ten'", r"mine.yaml:6: rule mine.small: .*no matching overload"),
