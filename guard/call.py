@@ -83,21 +83,26 @@ def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys
 
     Never raises: arguments that are no JSON, too deep, too large or cyclic get keys too.
     """
+    return read_call(call, ignored)[0]
+
+
+def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[CallKeys, str | None]:
+    """The keys of `call`, and the canonical text of its arguments where they could be read."""
     raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
     args = call.args
     if raw is not None:
         try:
             args = _parse(raw)
         except RecursionError:
-            return _keys_of_text(call.tool, raw)
+            return _keys_of_text(call.tool, raw), None
         except ValueError:
-            return _keys_of_broken(call.tool)
+            return _keys_of_broken(call.tool), None
     scan = _Scan(ignored)
     try:
         normal, folded, shape = _walk({} if args is None else args, "", 0, scan)
         text = _encode(normal)
     except (_Unreadable, RecursionError):
-        return _keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)
+        return (_keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)), None
     signature = _digest(call.tool, text)
     has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS
     if has_shape:
@@ -106,13 +111,14 @@ def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys
         paths, numbers = tuple(p for p, _ in pairs), tuple(n for _, n in pairs)
     else:
         paths, numbers = (), ()
-    return CallKeys(
+    keys = CallKeys(
         signature,
         _digest(call.tool, _encode(folded)) if scan.folds else signature,
         _digest(call.tool, _encode(shape)) if has_shape else None,
         paths,
         numbers,
     )
+    return keys, text
 
 
 def canonical_args(args: object) -> str:
@@ -203,13 +209,18 @@ def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _
     folded: dict[str, object] = {}
     shape: dict[str, object] = {}
     for key, item in value.items():
-        name = _name_of(key)
+        name = key if type(key) is str and key.isascii() else _name_of(key)
         below = f"{path}.{name}" if path else name
-        if below in scan.ignored:
+        if scan.ignored and below in scan.ignored:
             continue
         while name in normal:
             name += "\x00"
-        normal[name], folded[name], shape[name] = _walk(item, below, depth + 1, scan)
+        if type(item) is str and item.isascii() and _PLAIN.fullmatch(item):
+            # The commonest leaf, read without a call.
+            scan.nodes += 1
+            normal[name] = folded[name] = shape[name] = item
+        else:
+            normal[name], folded[name], shape[name] = _walk(item, below, depth + 1, scan)
     return normal, folded, shape
 
 

@@ -50,6 +50,8 @@ class ClosedTools:
 
     def names(self) -> tuple[str, ...]:
         """All closed tools, in the order in which they were closed."""
+        if not self.banned and not self.fallen_back:
+            return ()
         return tuple(dict.fromkeys([*self.banned, *self.fallen_back]))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from guard import capabilities, guidance, metarules
-from guard.call import ToolCall, read_keys
+from guard.call import ToolCall, read_call, read_keys
 from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
 from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat, run, stale, tuning
 from guard.escalation import Escalation
@@ -75,7 +75,7 @@ class Guard:
         self.facts: Facts = dict(facts or {})
         self.trace = Trace()
         self.last_record: Record | None = None
-        self._rules = metarules.default_rules(self.policy) if rules is None else tuple(rules)
+        self._rules = metarules.default_rules(self.policy, self.facts) if rules is None else tuple(rules)
         self._keep_trace = keep_trace
         self._records = 0
         self._state = empty_state(self.policy)
@@ -165,7 +165,7 @@ class Guard:
         turn_key = call.turn if call.turn is None or isinstance(call.turn, (str, int)) else str(call.turn)
         open_turn(self._state, turn_key, now, self.policy)
         traits = self.tools.get(call.tool, self._undeclared)
-        view = self._view_of(call, traits, now)
+        view, canonical = self._view_of(call, traits, now)
         ended = self._find_end()
         is_sticky = ended is not None
         findings, rule_errors = self._judge(view, traits) if ended is None else ((ended,), 0)
@@ -177,7 +177,9 @@ class Guard:
         is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None
         if not view.keys.is_json and decision.execute and not is_silent:
             decision = replace(decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._spoken))
-        record = self._call_record(decision, view, call, turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors)
+        record = self._call_record(
+            decision, view, redacted_args(call, canonical), turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors
+        )
         observe_call(self._state, record, self.policy)
         self._append(record)
         return decision
@@ -204,7 +206,8 @@ class Guard:
         is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None or is_ignored
         if record.code == UNKNOWN_TOOL and not decision.ends_turn and not is_silent:
             decision = replace(decision, append=guidance.hint(UNKNOWN_TOOL, self.policy.language, self._spoken))
-        record = replace(record, **_verdict(decision))
+        if decision.reason is not None or decision.append is not None:
+            record = replace(record, **_verdict(decision))
         observe_verdict_after(self._state, record, self.policy)
         self._append(record)
         return decision
@@ -255,10 +258,10 @@ class Guard:
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
-    def _view_of(self, call: ToolCall, traits: ToolTraits, now: float | None) -> CallView:
-        keys = read_keys(call, frozenset(traits.ignore_args) if traits.ignore_args else frozenset())
+    def _view_of(self, call: ToolCall, traits: ToolTraits, now: float | None) -> tuple[CallView, str | None]:
+        keys, canonical = read_call(call, frozenset(traits.ignore_args))
         step = self._state.marks.step + 1
-        return CallView(
+        view = CallView(
             step,
             f"step-{step}" if call.call_id is None else call.call_id,
             call.tool,
@@ -272,6 +275,7 @@ class Guard:
             else (),
             error_codes.kept_wait(self._state.errors, call.tool, now),
         )
+        return view, canonical
 
     def _judge(self, call: CallView, traits: ToolTraits) -> tuple[tuple[Finding, ...], int]:
         """What every detector sees before the call, in the order in which equal findings win; and rules that raised."""
@@ -350,16 +354,16 @@ class Guard:
             if open_call is not None:
                 return open_call, ()
         call_id = call.call_id if call.call_id is not None else "" if step is None else f"step-{step}"
-        made_up = self._view_of(call, traits, now)
+        made_up, canonical = self._view_of(call, traits, now)
         for ids, flag in ((state.refused_ids, Flag.NOT_EXECUTED), (state.settled_ids, Flag.KNOWN_OUTCOME)):
             known = ids.get(call_id)
             if known is not None and (step is None or step == known):
                 return replace(made_up, step=known), (flag,)
         turn_key = call.turn if call.turn is None or isinstance(call.turn, (str, int)) else str(call.turn)
         open_turn(state, turn_key, now, self.policy)
-        made_up = self._view_of(call, traits, now)
+        made_up, canonical = self._view_of(call, traits, now)
         record = CallRecord(
-            made_up, turn_key, redacted_args(call), GuardAction.ALLOW, execute=True, now=now, unasked=True
+            made_up, turn_key, redacted_args(call, canonical), GuardAction.ALLOW, execute=True, now=now, unasked=True
         )
         observe_call(state, record, self.policy)
         self._append(record)
@@ -494,22 +498,22 @@ class Guard:
         self, view: CallView, findings: tuple[Finding, ...], phase: Phase, record: OutcomeRecord | None
     ) -> Counts:
         state = self._state
-        same = next((f.occurrence for f in findings if f.detector is Detector.REPEAT), 1)
-        similar = max([same, *(f.occurrence for f in findings if f.detector in _LOOK_ALIKE)])
+        same = similar = 1
+        for finding in findings:
+            if finding.detector is Detector.REPEAT:
+                same = finding.occurrence
+            if finding.detector in _LOOK_ALIKE and finding.occurrence > similar:
+                similar = finding.occurrence
         code = record.code if record is not None else state.rules.last_error_code
-        return Counts(
-            same,
-            similar,
-            error_codes.errors_in_row(state.errors, view.tool, code, state.marks),
-            max(state.marks.step, view.step),
-            budget.steps_max(state.budget, self.policy),
-        )
+        errors = 0 if code is None else error_codes.errors_in_row(state.errors, view.tool, code, state.marks)
+        steps = state.marks.step if state.marks.step > view.step else view.step
+        return Counts(same, similar, errors, steps, budget.steps_max(state.budget, self.policy))
 
     def _call_record(
         self,
         decision: Decision,
         view: CallView,
-        call: ToolCall,
+        args: str,
         turn_key: str | int | None,
         now: float | None,
         *,
@@ -523,7 +527,7 @@ class Guard:
         return CallRecord(
             view,
             turn_key,
-            redacted_args(call),
+            args,
             execute=decision.execute,
             now=now,
             same_as=decision.same_as,
@@ -561,10 +565,16 @@ _LOOK_ALIKE: Final = frozenset({Detector.REPEAT, Detector.FOLDING, Detector.JITT
 
 def _worst(findings: tuple[Finding, ...]) -> Finding | None:
     """The hardest finding; the first of those that are equally hard."""
-    return max(findings, key=lambda finding: finding.action.severity, default=None)
+    worst: Finding | None = None
+    for finding in findings:
+        if worst is None or finding.action.severity > worst.action.severity:
+            worst = finding
+    return worst
 
 
 def _flags(view: CallView, *, is_sticky: bool, rule_errors: int) -> tuple[Flag, ...]:
+    if view.keys.is_json and not is_sticky and not rule_errors:
+        return ()
     flags = (
         (Flag.INVALID_ARGUMENTS, not view.keys.is_json),
         (Flag.ENDED, is_sticky),

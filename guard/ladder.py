@@ -18,18 +18,16 @@ class GuardAction(Enum):
     HALT = "halt"
     """As block, and the turn ends. Everything learned is kept, and the run can be resumed."""
 
-    @property
-    def severity(self) -> int:
-        """0 for allow to 3 for halt."""
-        return _SEVERITY[self]
+    severity: int
+    """0 for allow to 3 for halt."""
+
+    def __init__(self, value: str) -> None:
+        self.severity = ("allow", "warn", "block", "halt").index(value)
 
     @property
     def refuses(self) -> bool:
         """Whether the call is kept from running."""
         return self is GuardAction.BLOCK or self is GuardAction.HALT
-
-
-_SEVERITY = {action: rank for rank, action in enumerate(GuardAction)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,10 @@ class BoundedMap(Generic[V]):
 
     def pop(self, key: str) -> V | None:
         """Remove and return the value under `key`, or None."""
-        self._once.pop(key, None)
-        return self._values.pop(key, None)
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._once.pop(key, None)
+        return value
 
     def items(self) -> Iterable[tuple[str, V]]:
         """All entries, the oldest first."""

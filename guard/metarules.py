@@ -107,9 +107,10 @@ def unregister_rule(rule: Rule) -> None:
         _registered.remove(rule)
 
 
-def default_rules(policy: GuardPolicy) -> tuple[Rule, ...]:
-    """The rules of a guard that was given none: the shipped one, and those that were registered."""
-    return (*((close_vision_on_sparse_text,) if policy.vision_rule else ()), *_registered)
+def default_rules(policy: GuardPolicy, facts: Facts) -> tuple[Rule, ...]:
+    """The rules of a guard that was given none: the shipped one where its fact is known, and those registered."""
+    shipped = (close_vision_on_sparse_text,) if policy.vision_rule and "text.tokens" in facts else ()
+    return (*shipped, *_registered)
 
 
 def rule_name(rule: Rule) -> str:

@@ -108,11 +108,11 @@ def excerpt_of(outcome: Outcome) -> str:
     if outcome.result_excerpt is not None:
         text = outcome.result_excerpt
     elif isinstance(outcome.result, str):
-        text = outcome.result[: 4 * EXCERPT_CHARS]
+        text = outcome.result[: 2 * EXCERPT_CHARS]
     else:
-        text = result_text(outcome.result)[: 4 * EXCERPT_CHARS]
+        text = result_text(outcome.result)[: 2 * EXCERPT_CHARS]
     if not text and outcome.error is not None:
-        text = outcome.error.message[: 4 * EXCERPT_CHARS]
+        text = outcome.error.message[: 2 * EXCERPT_CHARS]
     text = " ".join(text.split())
     if not text.isascii():
         # Lone surrogates cannot be sent on.
@@ -132,13 +132,12 @@ _STAMP = re.compile(
     rf"(?:[A-Z][a-z]{{2}},? )?(?:{_DAY})(?:[T:]|,? +){_TIME}{_ZONE}(?: \d{{4}})?|\d{{8}}T\d{{4,6}}(?:[.,]\d+)?Z?"
 )
 _UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")
+# Starts with one digit on its own, so that the search can skip to digits; what stands before it is looked at afterwards.
 _DURATION = re.compile(
-    # A number that does not go on to the left; the digit comes first so that the search can skip to digits.
-    r"\d(?<![\w.].)(?:\d*\.\d+ ?(?:seconds?|secs?|s|minutes?|mins?|hours?|hrs?|秒|分钟|小时)"
-    r"|\d*(?:\.\d+)? ?(?:milliseconds?|msecs?|ms|microseconds?|µs|μs|us|nanoseconds?|ns|毫秒|微秒|纳秒))(?![A-Za-z])"
+    r"[0-9][0-9]*(\.[0-9]+)? ?(?:(seconds?|secs?|s|minutes?|mins?|hours?|hrs?|秒|分钟|小时)"
+    r"|milliseconds?|msecs?|ms|microseconds?|µs|μs|us|nanoseconds?|ns|毫秒|微秒|纳秒)(?![A-Za-z])"
 )
 _OWN_WORDS = re.compile(r"\s*" + re.escape(OWN_WORDS) + r"[^\n]*")
-_UNIT_AHEAD = re.compile(r"\d ?[smhnuµμ秒分小毫微纳]")
 
 
 def normalise(text: str) -> str:
@@ -151,14 +150,19 @@ def normalise(text: str) -> str:
         return text
     if OWN_WORDS in text:
         text = _OWN_WORDS.sub("", text)
-    # Each pattern costs a pass over the text, so each has a test that is cheaper and never wrong in saying no.
+    # Where a test is much cheaper than the pattern, and never wrong in saying no, it comes first.
     if _is_between_digits(text, ":") or _is_between_digits(text, "T"):
         text = _STAMP.sub("<time>", text)
     if text.count("-") >= 4:
         text = _UUID.sub("<uuid>", text)
-    if _UNIT_AHEAD.search(text):
-        text = _DURATION.sub("<duration>", text)
-    return text
+    return _DURATION.sub(_without_duration, text)
+
+
+def _without_duration(match: re.Match[str]) -> str:
+    before = match.string[match.start() - 1 : match.start()]
+    goes_on_to_the_left = before == "." or before == "_" or before.isalnum()
+    is_whole = match[1] is None and match[2] is not None
+    return match[0] if goes_on_to_the_left or is_whole else "<duration>"
 
 
 def _is_between_digits(text: str, sign: str) -> bool:

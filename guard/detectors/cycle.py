@@ -89,8 +89,10 @@ def observe_call(memory: CycleMemory, call: CallView, executes: bool) -> None:
 def observe_outcome(memory: CycleMemory, call: CallView, outcome: OutcomeRecord) -> None:
     """Fold the outcome in; outcomes may come in any order."""
     links = memory.links
-    position = next((i for i in range(len(links) - 1, -1, -1) if links[i].step == call.step), None)
-    if position is None:
+    position = len(links) - 1
+    while position >= 0 and links[position].step != call.step:
+        position -= 1
+    if position < 0:
         return
     link = links[position]
     link.result = outcome.digest
