@@ -93,6 +93,21 @@ def answer_with_trap() -> Trap:
     return Trap()
 
 
+class ByName:
+    """Pickled as `getattr(kind, name)`, which is how Python 3.11.0 to 3.11.3 pickles the members of enums."""
+
+    def __init__(self, kind: type, name: str) -> None:
+        self.kind = kind
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, tuple[type, str]]:
+        return getattr, (self.kind, self.name)
+
+
+def answer_by_name(kind: type, name: str) -> ByName:
+    return ByName(kind, name)
+
+
 def picture() -> np.ndarray:
     return np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 
@@ -195,6 +210,15 @@ def test_answer_that_would_run_code_in_the_service_is_refused(pool: DecoderPool)
         pool.run(answer_with_trap)
     assert caught.value.status is DecodeStatus.RESOURCE_LIMIT
     assert pool.run(add, 1, 1) == 2
+
+
+def test_member_of_an_enum_is_taken_as_older_pythons_pickle_it(pool: DecoderPool) -> None:
+    assert pool.run(answer_by_name, DecodeStatus, "TIMEOUT") is DecodeStatus.TIMEOUT
+
+
+def test_attribute_of_anything_but_an_enum_is_refused(pool: DecoderPool) -> None:
+    with pytest.raises(ProbeError):
+        pool.run(answer_by_name, DecodeLimits, "__init__")
 
 
 def test_worker_that_died_while_idle_costs_no_file_its_verdict(pool: DecoderPool) -> None:
