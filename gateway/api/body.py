@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -78,20 +80,58 @@ async def read_body(
 
     Raises `ApiProblem` that names what to change.
     """
+    announced = digest_of(request.headers.get("content-digest") or request.headers.get("repr-digest"))
+    if announced is None:
+        return await _read_any(request, request.stream(), blobs, stack, on_submission)
+    arrived = hashlib.sha256()
+    body = await _read_any(request, _hashed(request.stream(), arrived), blobs, stack, on_submission)
+    if arrived.digest() != announced:
+        raise ApiProblem(
+            "digest_mismatch",
+            f"The body arrived with other bytes than the digest announces (SHA-256 {arrived.hexdigest()}). Send it again.",
+        )
+    return body
+
+
+def digest_of(header: str | None) -> bytes | None:
+    """The SHA-256 in a digest header (RFC 9530); None where it has none that can be read."""
+    for member in (header or "").split(","):
+        name, _, value = member.strip().partition("=")
+        if name.strip().lower() == "sha-256":
+            try:
+                return base64.b64decode(value.split(";")[0].strip().strip(":"), validate=True)
+            except ValueError:
+                return None
+    return None
+
+
+async def _hashed(stream: AsyncIterator[bytes], digest: hashlib._Hash) -> AsyncIterator[bytes]:
+    async for chunk in stream:
+        digest.update(chunk)
+        yield chunk
+
+
+async def _read_any(
+    request: Request,
+    stream: AsyncIterator[bytes],
+    blobs: FolderBlobs,
+    stack: AsyncExitStack,
+    on_submission: OnSubmission,
+) -> ReceivedBody:
     media_type, options = media_type_of(request.headers.get("content-type"))
     if media_type == "multipart/form-data":
+        values.query(request, ())
         boundary = options.get("boundary")
         if not boundary:
             raise ApiProblem(
                 "malformed_multipart",
                 "The Content-Type has no boundary. Let your HTTP client set the header for multipart forms itself.",
             )
-        values.query(request, ())
-        return await _Multipart(boundary, blobs, stack, on_submission).read(request.stream())
+        return await _Multipart(boundary, blobs, stack, on_submission).read(stream)
     if media_type == "application/json":
         values.query(request, ())
-        return await _read_json(request, on_submission)
-    return await _read_raw(request, media_type, blobs, stack, on_submission)
+        return await _read_json(stream, on_submission)
+    return await _read_raw(request, media_type, stream, blobs, stack, on_submission)
 
 
 class _Multipart:
@@ -333,9 +373,9 @@ def field_problem(error: FieldProblem) -> ApiProblem:
     )
 
 
-async def _read_json(request: Request, on_submission: OnSubmission) -> ReceivedBody:
+async def _read_json(stream: AsyncIterator[bytes], on_submission: OnSubmission) -> ReceivedBody:
     raw = bytearray()
-    async for chunk in request.stream():
+    async for chunk in stream:
         raw += chunk
         if len(raw) > MAX_TEXT_PART_BYTES:
             raise ApiProblem(
@@ -361,7 +401,12 @@ _RAW_PARAMETERS = (*_TEXT_FIELDS, "role", "file_name")
 
 
 async def _read_raw(
-    request: Request, media_type: str, blobs: FolderBlobs, stack: AsyncExitStack, on_submission: OnSubmission
+    request: Request,
+    media_type: str,
+    stream: AsyncIterator[bytes],
+    blobs: FolderBlobs,
+    stack: AsyncExitStack,
+    on_submission: OnSubmission,
 ) -> ReceivedBody:
     wanted = values.query(request, _RAW_PARAMETERS)
     document: dict[str, Any] = {name: wanted[name] for name in _TEXT_FIELDS if name in wanted}
@@ -371,7 +416,7 @@ async def _read_raw(
     submission = submission_of(document)
     on_submission(document, submission)
     writer = stack.enter_context(blobs.writer())
-    async for chunk in request.stream():
+    async for chunk in stream:
         if chunk:
             writer.write(chunk)
     if writer.bytes == 0:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -75,7 +73,6 @@ class Submissions:
             async with AsyncExitStack() as stack:
                 body = await self._read(request, stack, on_submission)
                 roles = _check_files(body)
-                await _check_content_digest(request, body)
                 fingerprint = submissions.fingerprint(
                     body.document,
                     [(roles.get(file.part), file.writer.sha256, file.writer.bytes) for file in body.files],
@@ -138,7 +135,9 @@ class Submissions:
             await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
         except pipeline.StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
-        except Exception:  # the item is stored, so the caller gets it all the same; its lease lapses and a worker goes on
+        except (
+            Exception
+        ):  # the item is stored, so the caller gets it all the same; its lease lapses and a worker goes on
             log.exception("item.edge_failed", item_id=lease.item_id, fence=lease.fence)
 
     def _checked_profile(self, submission: Submission) -> Profile:
@@ -278,33 +277,6 @@ def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
 def _says_something(submission: Submission) -> bool:
     texts = (submission.title, submission.text)
     return any(text and text.strip() for text in texts) or bool(submission.attributes)
-
-
-async def _check_content_digest(request: Request, body: ReceivedBody) -> None:
-    """`Repr-Digest` or `Content-Digest` (RFC 9530) of a raw body, where one was sent."""
-    header = request.headers.get("repr-digest") or request.headers.get("content-digest")
-    media_type = request.headers.get("content-type", "").lower()
-    if header is None or len(body.files) != 1 or media_type.startswith("multipart/"):
-        return
-    wanted = digest_of(header)
-    if wanted is not None and wanted != body.files[0].writer.sha256:
-        raise ApiProblem(
-            "digest_mismatch",
-            f"The body arrived with other bytes than the digest announces (SHA-256 {body.files[0].writer.sha256}). "
-            "Send it again.",
-        )
-
-
-def digest_of(header: str) -> str | None:
-    """The SHA-256 of a digest header in hex; None where it has none that can be read."""
-    for member in header.split(","):
-        name, _, value = member.strip().partition("=")
-        if name.strip().lower() == "sha-256":
-            try:
-                return base64.b64decode(value.strip().strip(":"), validate=True).hex()
-            except binascii.Error:
-                return None
-    return None
 
 
 def _answer(

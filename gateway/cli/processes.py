@@ -68,6 +68,8 @@ def run_api(settings: Settings) -> None:
         server_header=False,
     )
     server = uvicorn.Server(config) if is_supervised else _AnnouncingServer(config)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the server raises them again once it has ended in good order
+        signal.signal(number, lambda *_: None)
     try:
         server.run()
     finally:

@@ -1,0 +1,47 @@
+"""A real service for all tests that talk to one; each test uses titles and external ids of its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from gateway.profiles import loader
+from tests.gateway.running import Service, running
+
+SHIPPED_PROFILE = Path(loader.__file__).with_name("product-copy.yaml")
+
+
+@pytest.fixture(scope="session")
+def profiles_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two kinds of work beside the shipped one: `one-look` looks once at a photo without print, `all-or-none` wants all files."""
+    folder = tmp_path_factory.mktemp("profiles")
+    shipped = yaml.safe_load(SHIPPED_PROFILE.read_text("utf-8"))
+    one_look = {**shipped, "name": "one-look", "edge": {**shipped["edge"], "sparse_text": "single_look"}}
+    all_or_none = {**shipped, "name": "all-or-none", "require_all_files": True}
+    for profile in (one_look, all_or_none):
+        (folder / f"{profile['name']}.yaml").write_text(yaml.safe_dump(profile, allow_unicode=True), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory, profiles_dir: Path) -> Iterator[Service]:
+    """API and worker, keyless on loopback, with the offline writer."""
+    with running("up", tmp_path_factory.mktemp("service"), profiles_dir=profiles_dir) as started:
+        yield started
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[httpx.Client]:
+    with service.client() as made:
+        yield made
+
+
+@pytest.fixture
+def name() -> str:
+    """A word that no other test uses: as external id, title or key."""
+    return f"t-{uuid.uuid4().hex[:12]}"
