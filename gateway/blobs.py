@@ -99,7 +99,7 @@ class FolderBlobs:
 
     def path(self, tenant: str, sha256: str) -> Path:
         """Where a kept blob lies."""
-        return self.root / "by-tenant" / tenant / sha256[0] / sha256
+        return self.root / "by-tenant" / tenant / sha256
 
     def keep(self, tenant: str, blob: StoredBlob) -> Path:
         """Give a finished upload its lasting place. The same content twice is stored once."""
