@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from guard import capabilities, guidance, metarules
+from guard.answer import decide_after, decide_before, verdict_of
 from guard.call import ToolCall, read_call, read_keys
-from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
+from guard.decision import Decision, Flag
 from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat, run, stale, tuning
-from guard.escalation import Escalation
-from guard.finding import END_REASONS, Detector, Finding, ReasonCode
+from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.metarules import Facts, Rule, RuleCall
-from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Effect, GuardPolicy, Mode, ToolTraits, classify_error
+from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, GuardPolicy, Mode, ToolTraits, classify_error
 from guard.redact import redacted_args
 from guard.results import Outcome, digest_of, excerpt_of
 from guard.snapshot import dump, load
@@ -23,7 +23,6 @@ from guard.state import (
     GuardState,
     empty_state,
     find_open,
-    incident_of,
     observe,
     observe_call,
     observe_control,
@@ -34,7 +33,6 @@ from guard.state import (
 from guard.trace import CallRecord, CallView, Control, ControlRecord, OutcomeRecord, Record, Trace
 
 SNAPSHOT_VERSION: Final = 1
-_MAX_TOOL_CHARS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +167,13 @@ class Guard:
         ended = self._find_end()
         is_sticky = ended is not None
         findings, rule_errors = self._judge(view, traits) if ended is None else ((ended,), 0)
-        chosen = _worst(findings)
-        twin = self._state.repeat.turn_calls.get(view.keys.signature)
         flags = _flags(view, is_sticky=is_sticky, rule_errors=rule_errors)
-        decision = self._decide(Phase.BEFORE, view, call, findings, chosen, is_sticky=is_sticky, flags=flags)
-        decision = self._share(decision, None if twin is None else twin.call_id)
+        decision = decide_before(self._state, self.policy, view, call, findings, flags)
         is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None
         if not view.keys.is_json and decision.execute and not is_silent:
-            decision = replace(decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._spoken))
+            decision = replace(
+                decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._state.marks.spoken)
+            )
         record = self._call_record(
             decision, view, redacted_args(call, canonical), turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors
         )
@@ -202,12 +199,14 @@ class Guard:
         record = _outcome_record(view, outcome, traits, now, is_ignored=is_ignored)
         observe_outcome(self._state, record, self.policy)
         findings = () if is_ignored else self._judge_after(view, record)
-        decision = self._decide(Phase.AFTER, view, call, findings, _worst(findings), record=record, flags=flags)
+        decision = decide_after(self._state, self.policy, view, call, findings, flags, record)
         is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None or is_ignored
         if record.code == UNKNOWN_TOOL and not decision.ends_turn and not is_silent:
-            decision = replace(decision, append=guidance.hint(UNKNOWN_TOOL, self.policy.language, self._spoken))
-        if decision.reason is not None or decision.append is not None:
-            record = replace(record, **_verdict(decision))
+            decision = replace(
+                decision, append=guidance.hint(UNKNOWN_TOOL, self.policy.language, self._state.marks.spoken)
+            )
+        if decision.append is not None or decision.explanation:
+            record = replace(record, **verdict_of(decision))
         observe_verdict_after(self._state, record, self.policy)
         self._append(record)
         return decision
@@ -369,145 +368,7 @@ class Guard:
         self._append(record)
         return made_up, (Flag.UNASKED,)
 
-    # -- deciding ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _spoken(self) -> int:
-        return self._state.marks.spoken
-
-    def _decide(
-        self,
-        phase: Phase,
-        view: CallView,
-        call: ToolCall,
-        findings: tuple[Finding, ...],
-        chosen: Finding | None,
-        *,
-        is_sticky: bool = False,
-        record: OutcomeRecord | None = None,
-        flags: tuple[Flag, ...] = (),
-    ) -> Decision:
-        state, marks = self._state, self._state.marks
-        action = GuardAction.ALLOW if chosen is None else chosen.action
-        is_shadow = self.policy.mode is Mode.SHADOW and not is_sticky
-        decision = Decision(
-            phase,
-            view.step,
-            marks.epoch,
-            view.call_id,
-            view.tool,
-            view.keys.signature,
-            action,
-            Flag.NOT_EXECUTED not in flags if phase is Phase.AFTER else not action.refuses,
-            self._counts(view, findings, phase, record),
-            banned_tools=state.closed.names(),
-            explanation=findings,
-            flags=flags,
-        )
-        if chosen is None or action is GuardAction.ALLOW:
-            return replace(decision, shadow_action=GuardAction.ALLOW) if is_shadow else decision
-        decision = self._explain(decision, view, call, chosen, record, is_sticky=is_sticky)
-        return _as_shadow(decision) if is_shadow else decision
-
-    def _explain(
-        self,
-        decision: Decision,
-        view: CallView,
-        call: ToolCall,
-        chosen: Finding,
-        record: OutcomeRecord | None,
-        *,
-        is_sticky: bool,
-    ) -> Decision:
-        """`decision` with its reason, texts and consequences."""
-        state, marks = self._state, self._state.marks
-        action, seen = decision.action, state.repeat.seen.get(view.keys.signature)
-        is_halt = action is GuardAction.HALT
-        halt_number = marks.halts + (not is_sticky) if is_halt else 0
-        said = self._said(view, chosen, seen, record, halt_number)
-        is_done = (
-            decision.phase is Phase.BEFORE
-            and chosen.detector is Detector.REPEAT
-            and view.effect is Effect.MUTATING
-            and seen is not None
-            and seen.success_step is not None
-        )
-        text = guidance.guidance(chosen, action, said, self.policy.language, self._spoken, done=is_done)
-        incident = incident_of(view.tool, chosen.reason)
-        has_failed = chosen.detector is Detector.ERROR_CODES or error_codes.has_failed(state.errors, view.tool, marks)
-        escalates = is_halt and not is_sticky and has_failed and incident not in marks.escalated
-        return replace(
-            decision,
-            reason=Reason(chosen.reason, text, view.keys.signature, chosen.rule),
-            append=None if action.refuses and decision.phase is Phase.BEFORE else text,
-            tool_result=ToolResult(text, _seen_before(seen, chosen))
-            if action.refuses and decision.phase is Phase.BEFORE
-            else None,
-            ends_turn=is_halt,
-            end_reason=END_REASONS[chosen.reason] if is_halt else None,
-            escalates=escalates,
-            escalation=self._escalation(view, call, chosen, said) if is_halt and not is_sticky else None,
-            halt_number=halt_number,
-        )
-
-    def _said(
-        self,
-        view: CallView,
-        chosen: Finding,
-        seen: repeat.Seen | None,
-        record: OutcomeRecord | None,
-        halt_number: int,
-    ) -> guidance.Said:
-        first_step = view.step if seen is None else seen.first_step
-        if seen is not None and seen.success_step is not None and view.effect is Effect.MUTATING:
-            first_step = seen.success_step
-        excerpt = record.excerpt if record is not None else "" if seen is None else seen.excerpt
-        code = chosen.rule or "" if chosen.detector is Detector.ERROR_CODES else ""
-        return guidance.Said(
-            _printable(view.tool), chosen.occurrence, first_step, excerpt, code, chosen.detail or "", halt_number
-        )
-
-    def _escalation(self, view: CallView, call: ToolCall, chosen: Finding, said: guidance.Said) -> Escalation:
-        marks, spent = self._state.marks, self._state.budget
-        steps = max(marks.step, view.step)
-        return Escalation(
-            question=guidance.question(chosen, said, self.policy.language),
-            tool=view.tool,
-            reason=chosen.reason,
-            args=redacted_args(call),
-            first_answer=said.excerpt,
-            attempts=chosen.occurrence,
-            evidence=tuple(dict.fromkeys([*chosen.evidence, view.step])),
-            resume_point=steps,
-            steps=steps,
-            tokens=spent.tokens,
-            cost=spent.cost,
-            occurrence=marks.incidents.get(incident_of(view.tool, chosen.reason), 0) + 1,
-            halt_number=said.halt_number,
-        )
-
-    def _share(self, decision: Decision, twin_id: str | None) -> Decision:
-        """An identical call of the same message is not run: it shares the first one's result."""
-        if twin_id is None or Flag.ENDED in decision.flags:
-            return decision
-        if self.policy.mode is Mode.SHADOW:
-            return decision
-        return replace(decision, execute=False, same_as=twin_id)
-
-    def _counts(
-        self, view: CallView, findings: tuple[Finding, ...], phase: Phase, record: OutcomeRecord | None
-    ) -> Counts:
-        state = self._state
-        same = similar = 1
-        for finding in findings:
-            if finding.detector is Detector.REPEAT:
-                same = finding.occurrence
-            if finding.detector in _LOOK_ALIKE and finding.occurrence > similar:
-                similar = finding.occurrence
-        code = record.code if record is not None else state.rules.last_error_code
-        errors = 0 if code is None else error_codes.errors_in_row(state.errors, view.tool, code, state.marks)
-        steps = state.marks.step if state.marks.step > view.step else view.step
-        return Counts(same, similar, errors, steps, budget.steps_max(state.budget, self.policy))
+    # -- recording -----------------------------------------------------------------------------------------------------
 
     def _call_record(
         self,
@@ -534,10 +395,8 @@ class Guard:
             sticky=is_sticky,
             withheld=is_withheld,
             rule_errors=rule_errors,
-            **_verdict(decision),
+            **verdict_of(decision),
         )
-
-    # -- recording -----------------------------------------------------------------------------------------------------
 
     def _control(self, record: ControlRecord) -> None:
         observe_control(self._state, record)
@@ -560,18 +419,6 @@ class Guard:
         )
 
 
-_LOOK_ALIKE: Final = frozenset({Detector.REPEAT, Detector.FOLDING, Detector.JITTER, Detector.TUNING})
-
-
-def _worst(findings: tuple[Finding, ...]) -> Finding | None:
-    """The hardest finding; the first of those that are equally hard."""
-    worst: Finding | None = None
-    for finding in findings:
-        if worst is None or finding.action.severity > worst.action.severity:
-            worst = finding
-    return worst
-
-
 def _flags(view: CallView, *, is_sticky: bool, rule_errors: int) -> tuple[Flag, ...]:
     if view.keys.is_json and not is_sticky and not rule_errors:
         return ()
@@ -581,44 +428,6 @@ def _flags(view: CallView, *, is_sticky: bool, rule_errors: int) -> tuple[Flag, 
         (Flag.RULE_FAILED, rule_errors > 0),
     )
     return tuple([flag for flag, is_set in flags if is_set])
-
-
-def _verdict(decision: Decision) -> dict[str, Any]:
-    """The fields that a record keeps of a decision."""
-    worst = _worst(decision.explanation)
-    reason = decision.reason
-    return {
-        "action": decision.shadow_action or decision.action,
-        "reason": None if reason is None else reason.code,
-        "detector": None if reason is None or worst is None else worst.detector,
-        "occurrence": 0 if worst is None else worst.occurrence,
-        "rule": None if reason is None else reason.rule,
-        "text": reason.text if reason is not None else decision.append,
-        "escalates": decision.escalates,
-    }
-
-
-def _as_shadow(decision: Decision) -> Decision:
-    """What shadow mode answers: the call passes, and the record tells what would have been done."""
-    return replace(
-        decision,
-        action=GuardAction.ALLOW,
-        execute=True,
-        append=None,
-        tool_result=None,
-        ends_turn=False,
-        escalates=False,
-        escalation=None,
-        end_reason=None,
-        halt_number=0,
-        shadow_action=decision.action,
-    )
-
-
-def _seen_before(seen: repeat.Seen | None, chosen: Finding) -> SeenBefore | None:
-    if seen is None or chosen.detector in (Detector.CONTROL, Detector.BUDGET, Detector.RULE):
-        return None
-    return SeenBefore(seen.first_call_id, seen.first_step, seen.result, seen.excerpt)
 
 
 def _outcome_record(
@@ -650,10 +459,6 @@ def _outcome_record(
 
 def _is_declared(path: str, number_args: tuple[str, ...]) -> bool:
     return any(path == name or path.startswith(f"{name}.") for name in number_args)
-
-
-def _printable(tool: str) -> str:
-    return tool[:_MAX_TOOL_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
 def _finite(value: float | None) -> float | None:

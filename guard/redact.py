@@ -77,7 +77,10 @@ def _redacted(value: object, depth: int) -> object:
 def _is_plain(canonical: str) -> bool:
     """Whether nothing in an ASCII text is escaped, or may be a secret."""
     lowered = canonical.lower()
-    return not any(mark in lowered for mark in _SUSPICIOUS)
+    for mark in _SUSPICIOUS:  # noqa: SIM110 - a generator would double the cost of every call
+        if mark in lowered:
+            return False
+    return True
 
 
 def _without_secrets(text: str) -> str:

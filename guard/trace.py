@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from guard.call import CallKeys
-from guard.finding import Detector, ReasonCode
+from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.policy import Effect, ErrorClass
 from guard.snapshot import dump, load
@@ -69,6 +69,8 @@ class CallRecord:
     occurrence: int = 0
     rule: str | None = None
     text: str | None = None
+    explanation: tuple[Finding, ...] = ()
+    """What each detector saw."""
     same_as: str | None = None
     escalates: bool = False
     sticky: bool = False
@@ -103,6 +105,8 @@ class OutcomeRecord:
     occurrence: int = 0
     rule: str | None = None
     text: str | None = None
+    explanation: tuple[Finding, ...] = ()
+    """What each detector saw."""
     escalates: bool = False
     ignored: bool = False
     """No evidence: the call had not been let through, or its outcome was already known."""
