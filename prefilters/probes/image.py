@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
 import pi_heif
 from numpy.typing import NDArray
-from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, ImageOps, PngImagePlugin
+from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, ImageOps, JpegImagePlugin, PngImagePlugin
 
 from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
@@ -28,6 +29,7 @@ from prefilters.probes.sharpness import MEASURED_SIDE, Grey, sharpness
 __all__ = ["header", "load_upright", "model_image", "pixels"]
 
 Rgb = NDArray[np.uint8]
+_Decoded = TypeVar("_Decoded")
 
 pi_heif.register_heif_opener(thumbnails=False)
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
@@ -64,15 +66,7 @@ def pixels(path: Path | str, media: Media, limits: DecodeLimits) -> dict[str, Fa
     Raises `ProbeError`: `truncated` where the file ends before its pixels do, `corrupt` where they cannot be decoded.
     12 MP: JPEG about half of a full decode, PNG and WebP hardly more than one.
     """
-    near_complete = False
-    try:
-        grey, mode = _measured_grey(path, media, limits)
-    except ProbeError as exc:
-        mended = lacks_only_end_marker(path, media.format) if exc.status is DecodeStatus.TRUNCATED else None
-        if mended is None:
-            raise
-        grey, mode = _measured_grey(io.BytesIO(mended), media, limits)
-        near_complete = True
+    (grey, mode), near_complete = _whole_or_mended(path, media, lambda source: _measured_grey(source, media, limits))
     facts: dict[str, FactValue] = {
         "decode.status": DecodeStatus.OK.value,
         "image.mode": mode,
@@ -92,15 +86,8 @@ def load_upright(path: Path | str, limits: DecodeLimits, *, max_side: int | None
     media = sniff_file(path)
     if media.kind is not MediaKind.IMAGE:
         raise ProbeError(DecodeStatus.CORRUPT, f"{media.description_en}, not a picture")
-    mended = lacks_only_end_marker(path, media.format)
-    with _opened(path if mended is None else io.BytesIO(mended), media, limits) as image:
-        if max_side is not None:
-            _draft(image, max_side, mode=None)
-        image.load()
-        if max_side is not None:
-            image = _reduced(image, max_side)
-        rgb = np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
-    return rgb if max_side is None else _fitted(rgb, max_side)
+    rgb, _ = _whole_or_mended(path, media, lambda source: _upright(source, media, limits, max_side))
+    return rgb
 
 
 def model_image(path: Path | str, limits: DecodeLimits, *, max_side: int) -> bytes:
@@ -108,6 +95,29 @@ def model_image(path: Path | str, limits: DecodeLimits, *, max_side: int) -> byt
     out = io.BytesIO()
     Image.fromarray(load_upright(path, limits, max_side=max_side)).save(out, "JPEG", quality=_MODEL_QUALITY)
     return out.getvalue()
+
+
+def _whole_or_mended(path: Path | str, media: Media, decode: Callable[[Source], _Decoded]) -> tuple[_Decoded, bool]:
+    """What `decode` makes of the file, or of the file with its end marker where only that is missing; and whether so."""
+    try:
+        return decode(path), False
+    except ProbeError as exc:
+        mended = lacks_only_end_marker(path, media.format) if exc.status is DecodeStatus.TRUNCATED else None
+        if mended is None:
+            raise
+        return decode(io.BytesIO(mended)), True
+
+
+def _upright(source: Source, media: Media, limits: DecodeLimits, max_side: int | None) -> Rgb:
+    with _opened(source, media, limits) as image:
+        if max_side is not None:
+            _draft(image, max_side, mode=None)
+        image.load()
+        if max_side is not None:
+            image = _reduced(image, max_side)
+        ImageOps.exif_transpose(image, in_place=True)
+        rgb = np.asarray(_to_rgb(image))
+    return rgb if max_side is None else _fitted(rgb, max_side)
 
 
 @contextmanager
@@ -146,7 +156,7 @@ def _draft(image: Image.Image, side: int, *, mode: str | None) -> None:
     Most of the cost of a JPEG is then saved, and a cut file is noticed all the same.
     """
     longest = max(image.size)
-    if isinstance(image, ImageFile.ImageFile) and image.format == "JPEG" and longest > side:
+    if isinstance(image, JpegImagePlugin.JpegImageFile) and longest > side:  # phones' MPO is one too
         wanted = (max(1, image.width * side // longest), max(1, image.height * side // longest))
         image.draft(mode if image.mode in ("RGB", "L") else None, wanted)
 
@@ -170,7 +180,8 @@ def _measured_grey(source: Source, media: Media, limits: DecodeLimits) -> tuple[
         mode = image.mode
         _draft(image, MEASURED_SIDE, mode="L")
         image.load()
-        upright = ImageOps.exif_transpose(_reduced(image, MEASURED_SIDE))
+        upright = _reduced(image, MEASURED_SIDE)
+        ImageOps.exif_transpose(upright, in_place=True)
         grey = upright if upright.mode == "L" else _to_rgb(upright).convert("L")
         return _fitted(np.asarray(grey), MEASURED_SIDE), mode
 
@@ -274,7 +285,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         lab = ImageCms.createProfile("LAB")
         return _present(ImageCms.profileToProfile(image, lab, _SRGB, outputMode="RGB"))
     if image.has_transparency_data:
-        return _on_ground(image.convert("RGBA"))
+        return _on_ground(image if image.mode == "RGBA" else image.convert("RGBA"))
     if image.mode in ("RGB", "CMYK", "L") and (profile := image.info.get("icc_profile")):
         return _in_srgb(image, profile)
     return image.convert("RGB")
@@ -312,10 +323,12 @@ def _from_deep_grey(image: Image.Image) -> Image.Image:
 
 
 def _on_ground(rgba: Image.Image) -> Image.Image:
-    alpha = np.asarray(rgba.getchannel("A"), np.float32) / 255
+    sample = _reduced(rgba, MEASURED_SIDE)
+    alpha = np.asarray(sample.getchannel("A"), np.float32) / 255
     opaque = float(alpha.sum())
-    ink = float((np.asarray(rgba.convert("RGB").convert("L"), np.float32) * alpha).sum()) / max(opaque, 1e-6)
+    ink = float((np.asarray(sample.convert("RGB").convert("L"), np.float32) * alpha).sum()) / max(opaque, 1e-6)
     vanishes_on_white = opaque > 0 and ink > _LIGHT_INK and float((alpha < 0.5).mean()) > _SEE_THROUGH_SHARE
     level = _DARK_GROUND if vanishes_on_white else _WHITE
-    ground = Image.new("RGBA", rgba.size, (level, level, level, 255))
-    return Image.alpha_composite(ground, rgba).convert("RGB")
+    ground = Image.new("RGB", rgba.size, (level, level, level))
+    ground.paste(rgba, mask=rgba.getchannel("A"))
+    return ground

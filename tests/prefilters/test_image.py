@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue, check_facts
 from prefilters.limits import DecodeLimits
 from prefilters.media import Media, sniff
+from prefilters.pool import DecoderPool
+from prefilters.probes import tasks
 from prefilters.probes.cost import openai_tile_tokens
 from prefilters.probes.image import header, load_upright, model_image, pixels
 from prefilters.probes.image_header import read_header
@@ -426,3 +429,47 @@ def test_models_picture_carries_no_exif_and_no_place(stored: Stored) -> None:
 def test_tile_tokens_follow_the_published_examples(size: tuple[int, int], expected: int) -> None:
     # 1024 x 1024 and 2048 x 4096 are worked out in OpenAI's own guide.
     assert openai_tile_tokens(*size) == expected
+
+
+def test_phones_multi_picture_jpeg_is_reduced_while_it_is_decoded(stored: Stored) -> None:
+    first = Image.open(io.BytesIO(media.high_resolution(2000, 1500)))
+    multi = saved(first, "MPO", save_all=True, append_images=[first.resize((200, 150))])
+    path, found = stored(multi)
+    assert found.format == "jpeg"
+    assert header(path, found, LIMITS)["image.frames"] == 1
+    assert load_upright(path, LIMITS, max_side=500).shape == (375, 500, 3)
+
+
+def test_junk_behind_a_pictures_end_is_ignored(stored: Stored) -> None:
+    facts = pixels(*stored(media.label_photo(long_side=900) + b"SEFT" * 1_000), LIMITS)
+    assert facts["image.near_complete"] is False
+
+
+def test_transparency_by_colour_key_is_seen(stored: Stored) -> None:
+    picture = Image.new("RGB", (400, 300), (1, 2, 3))
+    picture.paste((0, 0, 0), (100, 100, 300, 200))
+    path, found = stored(saved(picture, "PNG", transparency=(1, 2, 3)))
+    assert float(pixels(path, found, LIMITS)["image.brightness"]) > 0.7
+    assert load_upright(path, LIMITS)[0, 0].tolist() == [255, 255, 255]
+
+
+def test_largest_picture_allowed_fits_into_the_childs_memory(tmp_path: Path) -> None:
+    packer = zlib.compressobj(1)
+    row = bytes(1 + 4 * 7_000)
+    packed = b"".join(packer.compress(row) for _ in range(7_000)) + packer.flush()
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", 7_000, 7_000, 8, 6, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b""))
+    path = tmp_path / "large.png"
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+            for kind, body in chunks
+        )
+    )
+    with DecoderPool(workers=1, limits=LIMITS) as pool:
+        assert pool.run(shape_of_upright, path) == (7_000, 7_000, 3)
+        assert pool.run(tasks.decode, path, sniff(path.read_bytes()[:4096]), LIMITS).facts["image.blank"] is True
+
+
+def shape_of_upright(path: Path) -> tuple[int, ...]:
+    return load_upright(path, LIMITS).shape
