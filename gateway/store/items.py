@@ -31,7 +31,7 @@ _INSERT_ITEM = items.insert()
 _INSERT_FILES = files.insert()
 _INSERT_HISTORY = history.insert()
 _TWIN = (
-    sa.select(items.c.id, items.c.status)
+    sa.select(items.c.id, items.c.status, items.c.version)
     .where(
         items.c.tenant == sa.bindparam("tenant"),
         items.c.content_key == sa.bindparam("content_key"),
@@ -281,18 +281,15 @@ def _for_update(connection: Connection, item_id: str) -> sa.Select[Any]:
     return query.with_for_update() if connection.dialect.name == "postgresql" else query
 
 
-def set_screening(connection: Connection, file_id: str, *, verdict: str, screening: Mapping[str, Any]) -> None:
-    """Keep what was measured of one file, so that no later stage measures it again."""
-    connection.execute(files.update().where(files.c.id == file_id).values(verdict=verdict, screening=dict(screening)))
-
-
-def request_cancel(connection: Connection, item_id: str, *, at_ms: int) -> None:
-    """Leave a mark that the worker finds at its next heartbeat or write."""
-    connection.execute(
-        items.update()
-        .where(items.c.id == item_id, items.c.cancel_requested_ms.is_(None))
-        .values(cancel_requested_ms=at_ms)
+def set_screening(
+    connection: Connection, lease: Lease, file_id: str, *, verdict: str, screening: Mapping[str, Any]
+) -> bool:
+    """Keep what was measured of one file, so that no later stage measures it again; False if the lease is stale."""
+    holder = sa.exists().where(items.c.id == files.c.item_id, items.c.id == lease.item_id, items.c.fence == lease.fence)
+    changed = connection.execute(
+        files.update().where(files.c.id == file_id, holder).values(verdict=verdict, screening=dict(screening))
     )
+    return changed.rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +355,19 @@ def version_and_status(connection: Connection, item_id: str) -> tuple[int, Statu
     return None if row is None else (row.version, Status(row.status))
 
 
-def newest_with_content(connection: Connection, *, tenant: str, content_key: str) -> tuple[str, Status] | None:
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """An item whose content is that of a new submission."""
+
+    id: str
+    status: Status
+    version: int
+
+
+def newest_with_content(connection: Connection, *, tenant: str, content_key: str) -> Twin | None:
     """The newest item with the same content that is in flight, ready or succeeded; those that ended otherwise never block."""
     row = connection.execute(_TWIN, {"tenant": tenant, "content_key": content_key}).first()
-    return None if row is None else (row.id, Status(row.status))
+    return None if row is None else Twin(row.id, Status(row.status), row.version)
 
 
 @dataclass(frozen=True, slots=True)
