@@ -13,7 +13,7 @@ from guard.capabilities import Capabilities
 from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
 from guard.escalation import Escalation, NextStep, after_halt
 from guard.finding import Detector, EndReason, Finding, ReasonCode
-from guard.guard import Guard, Resumption
+from guard.guard import Guard, Resumption, Spent
 from guard.ladder import GuardAction, Ladder, action_for
 from guard.metarules import History, Rule, RuleCall, register_rule, unregister_rule
 from guard.policy import (
@@ -73,6 +73,7 @@ __all__ = [
     "Rule",
     "RuleCall",
     "SeenBefore",
+    "Spent",
     "Step",
     "ToolCall",
     "ToolError",

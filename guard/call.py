@@ -8,7 +8,7 @@ import math
 import posixpath
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,6 +58,12 @@ class CallKeys:
     """False when the arguments are no JSON: then all such calls of a tool share one signature."""
 
 
+class _NumberText(str):
+    """A number that JSON text cannot carry: infinite, undefined or very long."""
+
+    __slots__ = ()
+
+
 class _Unreadable(Exception):
     """The arguments nest too deep, hold too much, or contain themselves."""
 
@@ -71,6 +77,7 @@ class _Scan:
     numbers: list[str] = field(default_factory=list)
 
 
+_LONG: Final = 2**2_000
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _PLAIN = re.compile(r"[a-z0-9_\-]*")
@@ -99,7 +106,7 @@ def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[Ca
             return _keys_of_broken(call.tool), None
     scan = _Scan(ignored)
     try:
-        normal, folded, shape = _walk({} if args is None else args, "", 0, scan)
+        normal = _walk({} if args is None else args, "", 0, scan)
         text = _encode(normal)
     except (_Unreadable, RecursionError):
         return (_keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)), None
@@ -113,8 +120,8 @@ def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[Ca
         paths, numbers = (), ()
     keys = CallKeys(
         signature,
-        _digest(call.tool, _encode(folded)) if scan.folds else signature,
-        _digest(call.tool, _encode(shape)) if has_shape else None,
+        _digest(call.tool, _encode(_mapped(normal, _folded_leaf))) if scan.folds else signature,
+        _digest(call.tool, _encode(_mapped(normal, _leaf_without_number))) if has_shape else None,
         paths,
         numbers,
     )
@@ -127,7 +134,7 @@ def canonical_args(args: object) -> str:
     Raises ValueError when they nest too deep, hold too much or contain themselves.
     """
     try:
-        return _encode(_walk(args, "", 0, _Scan(_NO_IGNORED))[0])
+        return _encode(_walk(args, "", 0, _Scan(_NO_IGNORED)))
     except (_Unreadable, RecursionError) as exc:
         raise ValueError("arguments are too deep, too large or cyclic") from exc
 
@@ -161,53 +168,56 @@ def _parse(raw: str) -> object:
         return json.loads(raw, parse_int=float)
 
 
-def _walk(value: object, path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
-    """(normal, folded, without numbers) forms of `value`."""
+def _walk(value: object, path: str, depth: int, scan: _Scan) -> object:
+    """The normal form of `value`; its numbers go into `scan`."""
     scan.nodes += 1
-    if depth > MAX_DEPTH or scan.nodes > MAX_NODES:
-        raise _Unreadable
     kind = type(value)
     if kind is str:
         return _walk_text(value, scan)  # type: ignore[arg-type]
-    if value is None or kind is bool:
-        return value, value, value
     if kind is int or kind is float:
         return _walk_number(value, path, scan)  # type: ignore[arg-type]
+    if value is None or kind is bool:
+        return value
+    if depth > MAX_DEPTH or scan.nodes > MAX_NODES:
+        raise _Unreadable
     if kind is dict or isinstance(value, Mapping):
         return _walk_mapping(value, path, depth, scan)  # type: ignore[arg-type]
     if isinstance(value, (list, tuple)):
-        items = [_walk(item, f"{path}.{i}" if path else str(i), depth + 1, scan) for i, item in enumerate(value)]
-        return [i[0] for i in items], [i[1] for i in items], [i[2] for i in items]
+        if scan.nodes + len(value) > MAX_NODES:
+            raise _Unreadable
+        return [_walk(item, f"{path}.{i}" if path else str(i), depth + 1, scan) for i, item in enumerate(value)]
     return _walk_foreign(value, path, depth, scan)
 
 
-def _walk_text(value: str, scan: _Scan) -> tuple[str, str, str]:
+def _walk_text(value: str, scan: _Scan) -> str:
     text = value if value.isascii() else unicodedata.normalize("NFC", value)
-    folded = fold_text(text)
-    if folded != text:
+    if not scan.folds and fold_text(text) != text:
         scan.folds = True
-    return text, folded, text
+    return text
 
 
-def _walk_number(value: int | float, path: str, scan: _Scan) -> tuple[object, object, object]:
-    normal: object
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int):
-        # Decimal digits of a huge integer may not be printable (and cost quadratic time); hexadecimal ones always are.
-        normal = value if value.bit_length() < 2_000 else f"number {value:x}"
-        token = str(value) if normal is value else str(normal)
+def _walk_number(value: int | float, path: str, scan: _Scan) -> int | float | str:
+    normal: int | float | str = value
+    if type(value) is float and value.is_integer():
+        normal = value = int(value)
+    if isinstance(value, float):
+        token = repr(value)
+        if not math.isfinite(value):
+            normal = _NumberText(f"number {value}")
+    elif -_LONG < value < _LONG:
+        token = str(value)
     else:
-        normal, token = (value, repr(value)) if math.isfinite(value) else (f"number {value}", repr(value))
+        # Decimal digits of a huge integer may not be printable (and cost quadratic time); hexadecimal ones always are.
+        normal = token = _NumberText(f"number {value:x}")
     scan.paths.append(path)
     scan.numbers.append(token)
-    return normal, normal, 0
+    return normal
 
 
-def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
+def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _Scan) -> dict[str, object]:
     normal: dict[str, object] = {}
-    folded: dict[str, object] = {}
-    shape: dict[str, object] = {}
+    if scan.nodes + len(value) > MAX_NODES:
+        raise _Unreadable
     for key, item in value.items():
         name = key if type(key) is str and key.isascii() else _name_of(key)
         below = f"{path}.{name}" if path else name
@@ -215,13 +225,25 @@ def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _
             continue
         while name in normal:
             name += "\x00"
-        if type(item) is str and item.isascii() and _PLAIN.fullmatch(item):
-            # The commonest leaf, read without a call.
-            scan.nodes += 1
-            normal[name] = folded[name] = shape[name] = item
-        else:
-            normal[name], folded[name], shape[name] = _walk(item, below, depth + 1, scan)
-    return normal, folded, shape
+        normal[name] = _walk(item, below, depth + 1, scan)
+    return normal
+
+
+def _mapped(value: object, leaf: Callable[[object], object]) -> object:
+    """A normal form with `leaf` applied to everything that is neither object nor list."""
+    if type(value) is dict:
+        return {name: _mapped(item, leaf) for name, item in value.items()}
+    if type(value) is list:
+        return [_mapped(item, leaf) for item in value]
+    return leaf(value)
+
+
+def _folded_leaf(value: object) -> object:
+    return fold_text(value) if type(value) is str else value
+
+
+def _leaf_without_number(value: object) -> object:
+    return 0 if type(value) in (int, float, _NumberText) else value
 
 
 def _name_of(key: object) -> str:
@@ -237,7 +259,7 @@ def _described(value: object) -> str:
         return ""
 
 
-def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> tuple[object, object, object]:
+def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> object:
     """Values that JSON does not know, as plain Python functions get them."""
     if isinstance(value, str):
         return _walk_text(str.__str__(value), scan)
@@ -246,16 +268,19 @@ def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> tuple[ob
     if isinstance(value, float):
         return _walk_number(float(value), path, scan)
     if isinstance(value, (bytes, bytearray)):
-        form: object = f"bytes {hashlib.sha256(value).hexdigest()}"
-    elif isinstance(value, (set, frozenset)):
-        form = sorted(_encode(_walk(item, path, depth + 1, scan)[0]) for item in value)
-    else:
-        form = f"{type(value).__qualname__} {_described(value)}"
-    return form, form, form
+        return f"bytes {hashlib.sha256(value).hexdigest()}"
+    if isinstance(value, (set, frozenset)):
+        return sorted(_encode(_walk(item, path, depth + 1, scan)) for item in value)
+    return f"{type(value).__qualname__} {_described(value)}"
 
 
 def _digest(tool: str, text: str) -> str:
-    return "sha256:" + hashlib.sha256(f"{tool}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
+    tagged = f"{tool}\n{text}"
+    try:
+        encoded = tagged.encode()
+    except UnicodeEncodeError:
+        encoded = tagged.encode("utf-8", "surrogatepass")
+    return "sha256:" + hashlib.sha256(encoded).hexdigest()
 
 
 def _keys_of_text(tool: str, raw: str) -> CallKeys:
@@ -277,7 +302,7 @@ def _keys_of_head(tool: str, args: object) -> CallKeys:
             text.append(f"list of {len(value)}")
             ahead.extend(value)
         else:
-            text.append(_encode(_walk(value, "", 0, _Scan(_NO_IGNORED))[0]))
+            text.append(_encode(_walk(value, "", 0, _Scan(_NO_IGNORED))))
     signature = _digest(tool, "\n".join(text))
     return CallKeys(signature, signature, None)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guard.finding import ReasonCode
 from guard.policy import GuardPolicy, OnLoop, OnRepeatedError
+from guard.snapshot import dump
 
 if TYPE_CHECKING:
     from guard.decision import Decision
@@ -38,6 +39,11 @@ class Escalation:
     """1 for the first time that this run stopped for this tool and reason."""
     halt_number: int
     """1 for the first halt of this run, whatever its reason."""
+
+    def to_json(self) -> dict[str, object]:
+        """This escalation as JSON values."""
+        stored: dict[str, object] = dump(self)
+        return stored
 
 
 class NextStep(Enum):

@@ -47,6 +47,17 @@ class Resumption:
     banned_tools: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used of its budget."""
+
+    steps: int
+    steps_max: int | None
+    tokens: int
+    cost: float
+    seconds: float
+
+
 class Guard:
     """Judges the tool calls of one run of one task.
 
@@ -148,6 +159,18 @@ class Guard:
     def epoch(self) -> int:
         """How often this run was resumed."""
         return self._state.marks.epoch
+
+    @property
+    def spent(self) -> Spent:
+        """What this run has used so far."""
+        memory = self._state.budget
+        return Spent(
+            self._state.marks.step,
+            budget.steps_max(memory, self.policy),
+            memory.tokens,
+            memory.cost,
+            budget.seconds_spent(memory),
+        )
 
     @property
     def closed_tools(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class History:
     group_failures_in_row: int
     """Failures of the call's group in a row; 0 without a group."""
     distinct_results_in_group: int
-    """Different results of the call's group in the whole task; 0 without a group."""
+    """Different results of the call's group in the whole task, as far as remembered (256); 0 without a group."""
     last_error_code: str | None
     """Of the whole task."""
     cost: float
@@ -63,7 +63,8 @@ class GroupMemory:
     """Failures and results of the tools of one group."""
 
     failures: Streak = field(default_factory=Streak)
-    results: list[str] = field(default_factory=list)
+    results: BoundedMap[int] = field(default_factory=lambda: BoundedMap(_MAX_RESULTS))
+    """Digests of the latest different results, each with the step that last brought it."""
 
 
 @dataclass(slots=True)
@@ -188,6 +189,5 @@ def observe_outcome(memory: RuleMemory, call: CallView, outcome: OutcomeRecord, 
         count(group.failures, marks, call.step)
     else:
         restart(group.failures, marks, 0)
-    if outcome.digest not in group.results and len(group.results) < _MAX_RESULTS:
-        group.results.append(outcome.digest)
+    group.results.put(outcome.digest, call.step)
     memory.groups.put(call.group, group)

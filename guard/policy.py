@@ -244,6 +244,21 @@ class GuardPolicy:
         """
         return _from_mapping(cls, policy, "guard policy")
 
+    def to_mapping(self) -> dict[str, object]:
+        """This policy as JSON values that `from_mapping` reads."""
+        stored: dict[str, object] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, Ladders):
+                ladders = {row.name: getattr(value, row.name) for row in DEFAULT_LADDERS}
+                value = {name: [ladder.warn_at, ladder.block_at, ladder.halt_at] for name, ladder in ladders.items()}
+            elif isinstance(value, Budget):
+                value = {limit.name: getattr(value, limit.name) for limit in fields(value)}
+            elif isinstance(value, frozenset):
+                value = sorted(value)
+            stored[entry.name] = value.value if isinstance(value, Enum) else value
+        return stored
+
     def with_budget(self, budget: Budget) -> GuardPolicy:
         """This policy with another budget."""
         return replace(self, budget=budget)

@@ -32,6 +32,8 @@ def dump(value: object) -> Any:
         return {str(k): dump(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [dump(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(dump(item) for item in value)
     raise TypeError(f"cannot store a {type(value).__name__}")
 
 

@@ -121,6 +121,14 @@ def test_positions_do_not_depend_on_key_order() -> None:
     assert dict(zip(one.paths, one.numbers, strict=True)) == {"a": "1.5", "b.0": "2", "b.1": "3.25"}
 
 
+@pytest.mark.parametrize("number", ["1e999", "-Infinity", "NaN", "5e-324", "9" * 5_000, "0"])
+def test_odd_numbers_are_numbers(number: str) -> None:
+    usual, odd = (read_keys(ToolCall("t", args_raw=f'{{"q": "x", "n": {n}}}')) for n in ("1.5", number))
+    assert odd.shape == usual.shape
+    assert odd.paths == ("n",)
+    assert odd.signature != usual.signature
+
+
 @pytest.mark.parametrize(
     ("spellings", "folded"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields
@@ -55,6 +56,22 @@ def test_a_policy_is_read_from_plain_values() -> None:
         ladders=Ladders(read_only=Ladder(3, 4, 5), run=Ladder(5, None, 9)),
         off=frozenset({"stale"}),
     )
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GuardPolicy(),
+        GuardPolicy(
+            counting=Counting.STRICT,
+            budget=Budget(20, cost=0.5),
+            ladders=Ladders(run=Ladder(None, 3, None)),
+            off=frozenset({"stale", "run"}),
+        ),
+    ],
+)
+def test_a_policy_survives_the_way_through_json(policy: GuardPolicy) -> None:
+    assert GuardPolicy.from_mapping(json.loads(json.dumps(policy.to_mapping()))) == policy
 
 
 @pytest.mark.parametrize(

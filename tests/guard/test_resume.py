@@ -18,6 +18,7 @@ from guard import (
     OnRepeatedError,
     Outcome,
     ReasonCode,
+    Spent,
     ToolCall,
     ToolTraits,
     Trace,
@@ -205,6 +206,14 @@ def test_budgets_halt(budget: Budget, reason: ReasonCode) -> None:
     assert decision.reason is not None
     assert decision.reason.code is reason
     assert decision.end_reason is EndReason.BUDGET
+
+
+def test_what_was_spent_is_told() -> None:
+    guard = Guard(GuardPolicy(budget=Budget(steps=20)), tools=TOOLS)
+    guard.charge(tokens=100, cost=0.25, now=1.0)
+    guard.before(tuned(0), now=2.0)
+    guard.after(tuned(0), Outcome.ok("x", tokens=5, cost=0.5), now=4.5)
+    assert guard.spent == Spent(steps=1, steps_max=20, tokens=105, cost=0.75, seconds=3.5)
 
 
 def test_a_person_may_add_steps() -> None:
