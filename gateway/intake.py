@@ -17,7 +17,7 @@ from gateway.decision import ScreenedFile, decide, is_settled_by_edge
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Lease
 from gateway.profiles import Profile
-from gateway.store import idempotency
+from gateway.store import events, idempotency
 from gateway.store import items as item_store
 from gateway.submission import Submission
 from gateway.wiring import Services
@@ -162,7 +162,7 @@ def _store(
         fingerprint_hex=incoming.fingerprint,
     )
     twin = _twin(connection, incoming, content_key)
-    item_id = twin or new_id("itm", now_ms=at_ms)
+    item_id = twin.id if twin is not None else new_id("itm", now_ms=at_ms)
     item = None
     if twin is None:
         item = _insert(connection, services, incoming, files, item_id=item_id, content_key=content_key, at_ms=at_ms)
@@ -177,6 +177,10 @@ def _store(
             not_before_ms=at_ms - services.settings.idempotency_ttl_s * 1000,
         )
     if twin is not None:
+        events.append(
+            connection, tenant=incoming.tenant, kind="item.duplicate", resource=twin.id, version=twin.version, at_ms=at_ms,
+            body={"status": twin.status.value, "external_id": incoming.submission.external_id},
+        )  # fmt: skip
         return Accepted(item_id, duplicate_of=item_id)
     if is_settled_by_edge(files, incoming.profile):
         _reject(connection, services, incoming, files, item_id)
@@ -189,13 +193,13 @@ def _store(
     return Accepted(item_id, lease=lease)
 
 
-def _twin(connection: Connection, incoming: Incoming, content_key: str) -> str | None:
+def _twin(connection: Connection, incoming: Incoming, content_key: str) -> item_store.Twin | None:
     if incoming.submission.on_duplicate == "new":
         return None
     found = item_store.newest_with_content(connection, tenant=incoming.tenant, content_key=content_key)
     if found is not None and incoming.submission.on_duplicate == "conflict":
-        raise DuplicateItem(found[0])
-    return None if found is None else found[0]
+        raise DuplicateItem(found.id)
+    return found
 
 
 def _reject(

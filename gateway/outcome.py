@@ -15,12 +15,14 @@ from gateway.store import items as item_store
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
 
 
-def keep_screenings(connection: Connection, files: Sequence[ScreenedFile]) -> None:
+def keep_screenings(connection: Connection, lease: Lease, files: Sequence[ScreenedFile]) -> bool:
     """Store what was measured of each file."""
-    for file in files:
+    return all(
         item_store.set_screening(
-            connection, file.record.id, verdict=file.verdict.kind.value, screening=file.screening.to_json()
+            connection, lease, file.record.id, verdict=file.verdict.kind.value, screening=file.screening.to_json()
         )
+        for file in files
+    )
 
 
 def rejected(connection: Connection, lease: Lease, decision: Decision) -> bool:

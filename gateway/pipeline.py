@@ -66,8 +66,8 @@ def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> D
     decision = decide(files, profile, services.prices, ruleset=services.rules_for(profile).version)
 
     def settle(connection: Connection) -> bool:
-        outcome.keep_screenings(connection, files)
-        return not decision.is_rejected or outcome.rejected(connection, lease, decision)
+        is_kept = outcome.keep_screenings(connection, lease, files)
+        return is_kept and (not decision.is_rejected or outcome.rejected(connection, lease, decision))
 
     _write(services, settle)
     return decision
@@ -80,7 +80,8 @@ def inspect_edge(services: Services, lease: Lease) -> None:
     files = [_measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
 
     def settle(connection: Connection) -> bool:
-        outcome.keep_screenings(connection, files)
+        if not outcome.keep_screenings(connection, lease, files):
+            return False
         if is_settled_by_edge(files, profile):
             ruleset = services.rules_for(profile).version
             return outcome.rejected(connection, lease, decide(files, profile, services.prices, ruleset=ruleset))

@@ -165,8 +165,9 @@ def attribute_text(value: object) -> str:
     return str(value)
 
 
-VOLATILE_FIELDS = frozenset({"files", "callback_url", "callback_secret_id"})
-"""Left out of the fingerprint: files count by role and content, and where an answer is sent does not change the item."""
+VOLATILE_FIELDS = frozenset({"files", "callback_url", "callback_secret_id", "on_duplicate"})
+"""Left out of the fingerprint: files count by role and content, and neither where an answer is sent nor what is done with a
+second item of the same content changes that content."""
 
 
 def meta_fingerprint(document: Mapping[str, Any]) -> str:

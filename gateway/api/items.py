@@ -27,6 +27,7 @@ from gateway.store.items import ItemFilter
 from gateway.wiring import Services
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
+_WAITING = tuple(set(Status) - TERMINAL - {*_AT_WORK, Status.CANCELLING})
 _LEAST_SIDE, _MOST_SIDE = 64, 2048
 
 
@@ -158,7 +159,7 @@ class ItemRoutes:
         if item.status not in TERMINAL and item.status is not Status.CANCELLING:
             await run_in_threadpool(
                 self._services.database.transact,
-                lambda connection: self._cancel(connection, item, actor=principal.actor, reason=reason),
+                lambda connection: _cancel(connection, item_id, actor=principal.actor, reason=reason),
             )
             self._services.signals.send("worker", item_id)
             item = await self._item(item_id, principal.tenant)
@@ -171,23 +172,6 @@ class ItemRoutes:
         headers = {"ETag": f'"{item.version}"'}
         status = 200 if item.status is Status.CANCELLED else 202
         return JSONResponse(item_json(item, language=_language(request)), status_code=status, headers=headers)
-
-    def _cancel(self, connection: Connection, item: Item, *, actor: str, reason: str | None) -> None:
-        at_ms = item_store.now_ms(connection)
-        to = Status.CANCELLING if item.status in _AT_WORK else Status.CANCELLED
-        moved = item_store.transition(
-            connection,
-            item.id,
-            expected=(item.status,),
-            to=to,
-            actor=actor,
-            fence=item.fence,
-            reason=reason or "cancelled by the caller",
-            values={"cancel_requested_ms": at_ms},
-            release=to is Status.CANCELLED,
-        )
-        if moved is None:  # it went on between the look and the write: leave a mark that its worker finds
-            item_store.request_cancel(connection, item.id, at_ms=at_ms)
 
     async def explanation(self, item_id: str, request: Request) -> Response:
         """Stage, rule, measured value, threshold, effect, and what would have passed."""
@@ -241,6 +225,23 @@ class ItemRoutes:
         if item is None:
             raise not_found("item of this id")
         return item
+
+
+def _cancel(connection: Connection, item_id: str, *, actor: str, reason: str | None) -> None:
+    """One of two transitions, whichever fits where the item stands in this transaction: nobody's work can come between."""
+    for expected, to in ((_AT_WORK, Status.CANCELLING), (_WAITING, Status.CANCELLED)):
+        moved = item_store.transition(
+            connection,
+            item_id,
+            expected=expected,
+            to=to,
+            actor=actor,
+            reason=reason or "cancelled by the caller",
+            values={"reason": "cancelled", "cancel_requested_ms": item_store.now_ms(connection)},
+            release=to is Status.CANCELLED,
+        )
+        if moved is not None:
+            return
 
 
 def _language(request: Request) -> str:

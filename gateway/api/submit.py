@@ -135,9 +135,7 @@ class Submissions:
             await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
         except pipeline.StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
-        except (
-            Exception
-        ):  # the item is stored, so the caller gets it all the same; its lease lapses and a worker goes on
+        except Exception:  # the item is stored, so its caller gets it; the lease lapses and a worker goes on
             log.exception("item.edge_failed", item_id=lease.item_id, fence=lease.fence)
 
     def _checked_profile(self, submission: Submission) -> Profile:

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from gateway.profiles import loader
+from gateway.store import keys
+from gateway.store.engine import Database
 from tests.gateway.running import Service, running
 
 SHIPPED_PROFILE = Path(loader.__file__).with_name("product-copy.yaml")
@@ -45,3 +47,39 @@ def client(service: Service) -> Iterator[httpx.Client]:
 def name() -> str:
     """A word that no other test uses: as external id, title or key."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The API alone, which answers at once: what needs a worker stays `queued`. Requests may have 4 MiB."""
+    folder = tmp_path_factory.mktemp("api")
+    with running("serve", folder, default_wait_s=0, max_request_bytes=4 * 1024 * 1024) as started:
+        yield started
+
+
+@pytest.fixture
+def api_client(api: Service) -> Iterator[httpx.Client]:
+    with api.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def alpha(api: Service) -> str:
+    """A key of a tenant of its own, with all scopes."""
+    return store_key(api, "alpha")
+
+
+@pytest.fixture(scope="session")
+def beta(api: Service) -> str:
+    """A key of another tenant."""
+    return store_key(api, "beta")
+
+
+def store_key(service: Service, tenant: str, *scopes: str) -> str:
+    """A new key in the service's database, as `sluicegate keys create` makes it; gives its secret."""
+    database = Database(f"sqlite:///{service.data_dir / 'sluicegate.db'}")
+    _, secret = database.transact(
+        lambda connection: keys.create(connection, tenant=tenant, name=None, scopes=scopes or keys.SCOPES, at_ms=1)
+    )
+    database.close()
+    return secret
