@@ -144,9 +144,9 @@ def test_bomb_is_known_by_its_header_within_milliseconds(stored: Stored, name: s
     path, found = stored(BOMBS[name]())
     assert found.format == name
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     facts = header(path, found, LIMITS)
-    spent_s = time.perf_counter() - started
+    spent_s = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert int(facts["image.pixels"]) > LIMITS.max_pixels
@@ -212,10 +212,10 @@ HOSTILE_HEADERS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", HOSTILE_HEADERS)
 def test_hostile_header_costs_milliseconds_and_ends_as_facts_or_probe_error(stored: Stored, name: str) -> None:
     path, found = stored(HOSTILE_HEADERS[name]())
-    started = time.perf_counter()
+    started = time.process_time()
     with contextlib.suppress(ProbeError):
         check_facts(header(path, found, LIMITS))
-    assert time.perf_counter() - started < 0.1  # 5 to 10 ms on an idle machine
+    assert time.process_time() - started < 0.1  # 5 to 10 ms on an idle machine
 
 
 @pytest.mark.parametrize("name", HEADERS)
