@@ -21,6 +21,9 @@ MAX_NODES: Final = 20_000
 MAX_NUMBERS: Final = 64
 """A call with more numbers than this has no shape: it is never compared number by number."""
 
+MAX_PATH_CHARS: Final = 4_096
+"""Of all positions of numbers in one call together; beyond it the call has no shape either."""
+
 MAX_FOLDED_CHARS: Final = 2_000
 """Longer texts keep their spelling: documents differ by more than case and blanks."""
 
@@ -111,7 +114,7 @@ def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[Ca
     except (_Unreadable, RecursionError):
         return (_keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)), None
     signature = _digest(call.tool, text)
-    has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS
+    has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS and sum(map(len, scan.paths)) <= MAX_PATH_CHARS
     if has_shape:
         # The walk meets keys in the order in which the model wrote them; positions must not depend on it.
         pairs = sorted(zip(scan.paths, scan.numbers, strict=True))
@@ -208,7 +211,8 @@ def _walk_number(value: int | float, path: str, scan: _Scan) -> int | float | st
         token = str(value)
     else:
         # Decimal digits of a huge integer may not be printable (and cost quadratic time); hexadecimal ones always are.
-        normal = token = _NumberText(f"number {value:x}")
+        normal = _NumberText(f"number {value:x}")
+        token = f"number {hashlib.sha256(normal.encode()).hexdigest()}"
     scan.paths.append(path)
     scan.numbers.append(token)
     return normal

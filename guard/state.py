@@ -27,6 +27,9 @@ from guard.trace import CallRecord, CallView, Control, ControlRecord, OutcomeRec
 MAX_OPEN: Final = 10_000
 """Calls that may be open at once; the oldest are forgotten first."""
 
+MAX_OPEN_PER_ID: Final = 1_000
+"""Calls that may be open under one repeated id."""
+
 MAX_CLOSED_IDS: Final = 1_000
 """Ids of finished and refused calls that are remembered, to recognise an outcome that comes twice."""
 
@@ -200,7 +203,10 @@ def pop_open(state: GuardState, call_id: str, step: int) -> CallView | None:
 def _remember_open(state: GuardState, call: CallView) -> None:
     state.refused_ids.pop(call.call_id)
     state.settled_ids.pop(call.call_id)
-    state.open.setdefault(call.call_id, []).append(call)
+    views = state.open.setdefault(call.call_id, [])
+    views.append(call)
+    if len(views) > MAX_OPEN_PER_ID:
+        del views[0]
     if len(state.open) > MAX_OPEN:
         del state.open[next(iter(state.open))]
 

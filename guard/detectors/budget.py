@@ -55,9 +55,9 @@ def _passed(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Iterator
 
 def is_tool_spent(memory: BudgetMemory, tool: str, policy: GuardPolicy, traits: ToolTraits) -> bool:
     """Whether one more call of `tool` would pass the limit of its calls, or of its successful writes."""
-    limits = [limit for limit in (policy.budget.calls_per_tool, traits.max_calls) if limit is not None]
-    if limits and (memory.calls.get(tool) or 0) >= min(limits):
-        return True
+    for limit in (policy.budget.calls_per_tool, traits.max_calls):
+        if limit is not None and (memory.calls.get(tool) or 0) >= limit:
+            return True
     return traits.max_writes is not None and (memory.writes.get(tool) or 0) >= traits.max_writes
 
 

@@ -111,7 +111,8 @@ def observe_call(memory: RepeatMemory, call: CallView, executes: bool, marks: Ma
         seen.count = _standing(seen, call, marks, policy, ladder_for(seen, call, marks, policy))
         seen.progress, seen.epoch = marks.progress, marks.epoch
     if executes:
-        memory.turn_calls[signature] = TurnCall(call.call_id, call.step)
+        if len(memory.turn_calls) < policy.max_signatures:
+            memory.turn_calls[signature] = TurnCall(call.call_id, call.step)
         seen.has_run = True
     else:
         seen.count += 1

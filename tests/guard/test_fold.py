@@ -42,7 +42,7 @@ OUTCOMES = st.one_of(
         retryable=st.sampled_from([None, None, True, False]),
     ),
 )
-CALLS = st.builds(
+CALLS: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     kind=st.just("call"),
     tool=st.sampled_from(list(TOOLS)),
@@ -52,7 +52,9 @@ CALLS = st.builds(
     call_id=st.sampled_from([None, "fresh", "fresh", "reused"]),
     wait=st.sampled_from([0.0, 1.0, 5.0]),
 )
-OTHERS = st.builds(dict, kind=st.sampled_from(["resume", "ban", "fall_back", "charge", "pause", "late"]))
+OTHERS: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict, kind=st.sampled_from(["resume", "ban", "fall_back", "charge", "pause", "late"])
+)
 RUNS = st.lists(st.one_of(CALLS, CALLS, CALLS, CALLS, CALLS, CALLS, OTHERS), max_size=45)
 POLICIES = st.builds(
     GuardPolicy,
@@ -182,6 +184,13 @@ def test_memory_stays_bounded_in_an_endless_run() -> None:
         guard.after(call, Outcome.ok(f"{number}") if number % 2 else Outcome.failed(f"E{number}"))
     # Only the closed ids grow on, up to their own limit of 1,000.
     assert len(json.dumps(guard.snapshot()["state"])) < size + 30_000
+
+
+def test_calls_that_never_come_back_do_not_pile_up() -> None:
+    guard = Guard(GuardPolicy(max_signatures=50), tools=TOOLS, keep_trace=False)
+    for number in range(3_000):
+        guard.before(ToolCall("look", {"q": f"{number}", "long name " * 900: number / 3}, call_id="reused", turn=1))
+    assert len(json.dumps(guard.snapshot()["state"])) < 1_500_000
 
 
 def test_a_signature_seen_often_outlives_those_seen_once() -> None:

@@ -153,7 +153,7 @@ def test_a_cancelled_call_leaves_no_one_waiting() -> None:
         second = asyncio.create_task(tools.acall("slow", call_id="c2", turn=1))
         await asyncio.sleep(0.01)
         first.cancel()
-        return await asyncio.gather(first, second, return_exceptions=True)
+        return list(await asyncio.gather(first, second, return_exceptions=True))
 
     first, second = asyncio.run(asyncio.wait_for(run(), 5))
     assert isinstance(first, asyncio.CancelledError)
