@@ -30,8 +30,8 @@ def sharpness(grey: Grey) -> float | None:
 
     The constants, and the bands of use (>= .45 fine, .36-.45 soft, < .36 blurry, < .30 very blurry), are measured on
     labelled photos and synthetic blur: AUC .99 on motion, .999 on a Gaussian of 2 px; the median sharp photo has .59,
-    the same under that Gaussian .29. `benchmarks/sharpness.py` measures it again. The idea of re-blurring is Crete et al., "The blur effect", SPIE 6492 (2007);
-    without the mask a white background counts as blur. About 2 ms.
+    the same under that Gaussian .29. `benchmarks/sharpness.py` measures it again. The idea of re-blurring is Crete et
+    al., "The blur effect", SPIE 6492 (2007); without the mask a white background counts as blur. About 2 ms.
     """
     smooth = cv2.GaussianBlur(grey.astype(np.float32), (0, 0), _NOISE_SIGMA)
     along_rows = _lost_share(smooth[:, 1:], smooth[:, :-1], cv2.blur(smooth, (_AVERAGED_TAPS, 1)), axis=1)

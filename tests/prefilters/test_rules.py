@@ -117,6 +117,7 @@ CASES: list[tuple[dict[str, FactValue], dict[str, FactValue], str, tuple[str, ..
     (PHOTO, {"image.sharpness": 0.45}, ACCEPT, ()),
     (PHOTO, {"text.tokens": 3}, "text_only:sparse_text", ()),
     (PHOTO, {"text.tokens": 4}, ACCEPT, ()),
+    (PHOTO, {"text.tokens": 3, "text.unread": 1}, "text_only:sparse_text", ()),
     (PHOTO, {"text.tokens": 3, "text.unread": 2}, "text_only:unread_text", ()),
     (PHOTO, {"text.tokens": 40, "text.unread": 2}, ACCEPT, ()),
     (PDF, {"pdf.encrypted": True}, "reject:encrypted", ()),
