@@ -10,7 +10,7 @@ from guard.call import ToolCall
 from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
 from guard.detectors import budget, error_codes, repeat
 from guard.escalation import Escalation
-from guard.finding import END_REASONS, Detector, Finding
+from guard.finding import END_REASONS, Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.policy import Effect, GuardPolicy, Mode
 from guard.redact import redacted_args
@@ -150,9 +150,12 @@ def _with_reason(
     is_halt = action is GuardAction.HALT
     is_refusal = action.refuses and decision.phase is Phase.BEFORE
     seen = state.repeat.seen.get(call.keys.signature)
-    said = _said(call, chosen, seen, outcome, marks.halts + (not has_ended) if is_halt else 0)
+    said = _said(state, call, chosen, seen, outcome, marks.halts + (not has_ended) if is_halt else 0)
     is_done = is_refusal and chosen.detector is Detector.REPEAT and _done_at(call, seen) is not None
-    text = guidance.guidance(chosen, action, said, policy.language, marks.spoken, done=is_done)
+    if has_ended and chosen.reason not in (ReasonCode.RUN_CANCELLED, ReasonCode.RUN_PAUSED):
+        text = guidance.ended(policy.language, marks.spoken)
+    else:
+        text = guidance.guidance(chosen, action, said, policy.language, marks.spoken, done=is_done)
     return replace(
         decision,
         reason=Reason(chosen.reason, text, call.keys.signature, chosen.rule),
@@ -174,11 +177,19 @@ def _needs_person(state: GuardState, call: CallView, chosen: Finding) -> bool:
 
 
 def _said(
-    call: CallView, chosen: Finding, seen: repeat.Seen | None, outcome: OutcomeRecord | None, halt_number: int
+    state: GuardState,
+    call: CallView,
+    chosen: Finding,
+    seen: repeat.Seen | None,
+    outcome: OutcomeRecord | None,
+    halt_number: int,
 ) -> guidance.Said:
     first_step = call.step if seen is None else _done_at(call, seen) or seen.first_step
-    excerpt = outcome.excerpt if outcome is not None else "" if seen is None else seen.excerpt
-    code = chosen.rule or "" if chosen.detector is Detector.ERROR_CODES else ""
+    code = chosen.rule or "" if chosen.reason is ReasonCode.REPEATED_ERROR else ""
+    if chosen.detector is Detector.ERROR_CODES:
+        excerpt = error_codes.first_error(state.errors, call.tool, code)
+    else:
+        excerpt = seen.excerpt if seen is not None and seen.excerpt else "" if outcome is None else outcome.excerpt
     tool = call.tool[:_MAX_TOOL_CHARS].encode("utf-8", "replace").decode("utf-8")
     return guidance.Said(tool, chosen.occurrence, first_step, excerpt, code, chosen.detail or "", halt_number)
 

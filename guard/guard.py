@@ -318,7 +318,7 @@ class Guard:
             tuning.find(state.jitter, call, marks, policy),
             stale.find(state.stale, call, marks, policy),
         )
-        return self._switched_on(found), rule_errors
+        return self._switched_on(call, found), rule_errors
 
     def _judge_after(self, call: CallView, record: OutcomeRecord) -> tuple[Finding, ...]:
         state, policy, marks = self._state, self.policy, self._state.marks
@@ -331,11 +331,12 @@ class Guard:
             stale.find_after(state.stale, call, marks, policy),
             error_codes.find_after(state.errors, call, record, marks, policy),
         )
-        return self._switched_on(found)
+        return self._switched_on(call, found)
 
-    def _switched_on(self, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
+    def _switched_on(self, call: CallView, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
         off = self.policy.off
-        return tuple([f for f in found if f is not None and (not off or f.detector.value not in off)])
+        findings = [f for f in found if f is not None and (not off or f.detector.value not in off)]
+        return tuple(findings if call.keys.is_json else [_of_broken_arguments(f) for f in findings])
 
     def _find_end(self) -> Finding | None:
         marks = self._state.marks
@@ -478,6 +479,13 @@ def _outcome_record(
         now,
         ignored=is_ignored,
     )
+
+
+def _of_broken_arguments(finding: Finding) -> Finding:
+    """Repeating arguments that are no JSON is repeating an error."""
+    if finding.reason is not ReasonCode.REPEATED_CALL:
+        return finding
+    return replace(finding, reason=ReasonCode.REPEATED_ERROR, rule=INVALID_ARGUMENTS)
 
 
 def _is_declared(path: str, number_args: tuple[str, ...]) -> bool:

@@ -101,7 +101,7 @@ _NEXT: Final[dict[Language, dict[GuardAction, Wordings]]] = {
         GuardAction.ALLOW: ("Carry on.", "Go ahead."),
         GuardAction.WARN: (
             "Do something different now: use what you have, or try another tool.",
-            "Another try like this will not be run. Change the approach, or answer with what you know.",
+            "More tries like this will be stopped. Change the approach, or answer with what you know.",
         ),
         GuardAction.BLOCK: (
             "The call was not run. Work with the results you have, or take another way.",
@@ -116,7 +116,7 @@ _NEXT: Final[dict[Language, dict[GuardAction, Wordings]]] = {
         GuardAction.ALLOW: ("请继续。", "可以继续。"),
         GuardAction.WARN: (
             "请换一种做法：利用已有结果，或改用其他工具。",
-            "再这样调用将不会执行。请改变方法，或根据已知内容作答。",
+            "再这样调用会被停止。请改变方法，或根据已知内容作答。",
         ),
         GuardAction.BLOCK: (
             "本次调用没有执行。请利用已有结果，或另寻办法。",
@@ -127,8 +127,8 @@ _NEXT: Final[dict[Language, dict[GuardAction, Wordings]]] = {
 }
 
 _FIRST: Final[dict[Language, Wordings]] = {
-    Language.ENGLISH: ("The first answer was: {excerpt}", "It answered: {excerpt}"),
-    Language.CHINESE: ("首次结果：{excerpt}", "当时的结果：{excerpt}"),
+    Language.ENGLISH: ('The first answer was "{excerpt}".', 'It first answered "{excerpt}".'),
+    Language.CHINESE: ("首次结果：“{excerpt}”。", "当时的结果：“{excerpt}”。"),
 }
 
 _DONE: Final[dict[Language, Wordings]] = {
@@ -142,6 +142,17 @@ _AGAIN: Final[dict[Language, Wordings]] = {
         "This run has now been stopped {halt_number} times.",
     ),
     Language.CHINESE: ("这是本次运行第 {halt_number} 次停止。", "本次运行已停止 {halt_number} 次。"),
+}
+
+_ENDED: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: (
+        "This run has been stopped; no further call is run. Answer with what you know.",
+        "No calls are run any more: the run stands still. Give the answer that you have.",
+    ),
+    Language.CHINESE: (
+        "本次运行已停止，不再执行任何调用。请根据已知内容作答。",
+        "运行处于停止状态，不会再执行调用。请给出现有答案。",
+    ),
 }
 
 _HINTS: Final[dict[Language, dict[str, Wordings]]] = {
@@ -192,7 +203,12 @@ def guidance(finding: Finding, action: GuardAction, said: Said, language: Langua
     if said.halt_number > 1:
         parts.append(_AGAIN[language][pick])
     parts.append(_NEXT[language][action][pick])
-    return _line(parts, said)
+    return _line(parts, said, " " if language is Language.ENGLISH else "")
+
+
+def ended(language: Language, spoken: int) -> str:
+    """What a call is told that comes after a halt."""
+    return f"{OWN_WORDS} {_ENDED[language][spoken % 2]}"
 
 
 def hint(code: str, language: Language, spoken: int) -> str:
@@ -215,8 +231,8 @@ def question(finding: Finding, said: Said, language: Language) -> str:
     )
 
 
-def _line(parts: list[str], said: Said) -> str:
-    text = " ".join(parts).format(
+def _line(parts: list[str], said: Said, gap: str) -> str:
+    text = gap.join(parts).format(
         tool=said.tool,
         occurrence=said.occurrence,
         first_step=said.first_step,

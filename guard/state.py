@@ -67,7 +67,7 @@ def empty_state(policy: GuardPolicy) -> GuardState:
     limit = policy.max_signatures
     for memory in (
         state.repeat.seen, state.folding.classes, state.jitter.shapes, state.written, state.answered,
-        state.errors.rows, state.errors.codes, state.errors.waits, state.errors.failed_at, state.jitter.knobs,
+        state.errors.rows, state.errors.first, state.errors.codes, state.errors.waits, state.errors.failed_at, state.jitter.knobs,
         state.budget.calls, state.budget.writes, state.rules.tool_errors, state.rules.groups, state.rules.refusals,
     ):  # fmt: skip
         memory.limit = limit

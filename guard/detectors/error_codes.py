@@ -32,6 +32,8 @@ class ErrorMemory:
     """Rows by tool and code; invented tool names share one row."""
 
     rows: BoundedMap[Streak] = field(default_factory=BoundedMap)
+    first: BoundedMap[str] = field(default_factory=BoundedMap)
+    """Excerpt of the first error of each row."""
     codes: BoundedMap[list[str]] = field(default_factory=BoundedMap)
     """Codes of each tool that have a row."""
     waits: BoundedMap[Wait] = field(default_factory=BoundedMap)
@@ -72,6 +74,11 @@ def errors_in_row(memory: ErrorMemory, tool: str, code: str | None, marks: Marks
     return standing(row, marks) + (row.turn == marks.turn and row.hit)
 
 
+def first_error(memory: ErrorMemory, tool: str, code: str) -> str:
+    """Excerpt of the first error of this row."""
+    return memory.first.get(_row_key(tool, code)) or ""
+
+
 def has_failed(memory: ErrorMemory, tool: str, marks: Marks) -> bool:
     """Whether the tool failed since the last progress."""
     return memory.failed_at.get(tool) == marks.progress
@@ -107,6 +114,8 @@ def observe_outcome(memory: ErrorMemory, call: CallView, outcome: OutcomeRecord,
     memory.failed_at.put(call.tool, marks.progress)
     key = _row_key(call.tool, outcome.code)
     row = memory.rows.get(key) or Streak()
+    if errors_in_row(memory, call.tool, outcome.code, marks) == 0:
+        memory.first.put(key, outcome.excerpt)
     count(row, marks, call.step)
     memory.rows.put(key, row)
     codes = memory.codes.get(call.tool) or []

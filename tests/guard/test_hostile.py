@@ -13,12 +13,14 @@ from guard import (
     INVALID_ARGUMENTS,
     UNKNOWN_TOOL,
     Effect,
+    EndReason,
     Flag,
     Guard,
     GuardAction,
     GuardPolicy,
     History,
     Outcome,
+    ReasonCode,
     RuleCall,
     ToolCall,
     ToolTraits,
@@ -123,6 +125,11 @@ def test_broken_json_is_one_signature_per_tool_with_a_hint_and_one_code() -> Non
             assert "JSON" in decision.append
             decision = guard.after(call, Outcome.failed("JSONDecodeError", f"column {number}"))
         assert decision.action.value == expected
+        if decision.reason is not None:
+            assert decision.reason.code is ReasonCode.REPEATED_ERROR
+            assert INVALID_ARGUMENTS in decision.reason.text
+    assert decision.end_reason is EndReason.REPEATED_ERROR
+    assert decision.escalates
     outcomes = [step.outcome for step in guard.trace.steps() if step.outcome is not None]
     assert {outcome.code for outcome in outcomes} == {INVALID_ARGUMENTS}
 

@@ -148,7 +148,7 @@ def test_a_row_of_errors_halts_and_escalates_after_the_outcome() -> None:
     for number in range(4):
         call = ToolCall("ocr", {"q": "x" * number})
         assert guard.before(call).execute
-        decision = guard.after(call, Outcome.failed("LOW_CONFIDENCE", result="confidence 0.12", cost=0.25))
+        decision = guard.after(call, Outcome.failed("LOW_CONFIDENCE", result=f"confidence 0.{12 + number}", cost=0.25))
     assert decision.action is HALT
     assert decision.ends_turn
     assert decision.escalates
