@@ -6,7 +6,7 @@ A FastAPI dependency would come too late: on a route with an upload it runs only
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
 from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
 from gateway.ids import new_id
+from gateway.settings import is_loopback_host
 
 log = structlog.get_logger()
 
@@ -124,25 +125,25 @@ def _check_is_local(headers: Headers) -> None:
 
     A page can make a browser post to 127.0.0.1, or give its own host name that address (DNS rebinding).
     """
-    host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
+    host = headers.get("host", "")
     origin = headers.get("origin")
-    if not _is_loopback_name(host):
+    if not _is_loopback(host):
         raise ApiProblem(
             "forbidden",
             f"Without an API key the service is reached as 127.0.0.1 or localhost only, not as {host[:80] or 'an empty host'}. "
             "Send a key made by `sluicegate keys create`.",
         )
-    if origin is not None and not _is_loopback_name(origin.split("//", 1)[-1].rsplit(":", 1)[0].strip("[]").lower()):
+    if origin is not None and not _is_loopback(origin.partition("://")[2]):
         raise ApiProblem("forbidden", "Web pages of other sites may not call a service without an API key.")
 
 
-def _is_loopback_name(host: str) -> bool:
-    if host in {"localhost", ""}:
-        return host == "localhost"
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:/@\[\]]+))(?::[0-9]*)?")
+
+
+def _is_loopback(authority: str) -> bool:
+    """Whether `host[:port]` names this machine alone."""
+    match = _AUTHORITY.fullmatch(authority)
+    return match is not None and is_loopback_host(match[1] or match[2])
 
 
 class IncomingBody:

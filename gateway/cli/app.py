@@ -184,7 +184,10 @@ def list_keys() -> None:
         database = open_database(settings())
         with database.read() as connection:
             records = keys.all_of(connection)
-    table = Table("id", "tenant", "name", "ends with", "created", "state")
+    table = Table()
+    table.add_column("id", no_wrap=True, min_width=30)  # whole even where the terminal is narrow: it is typed again
+    for title in ("tenant", "name", "ends with", "created", "state"):
+        table.add_column(title, overflow="fold")
     for record in records:
         state = "live" if record.revoked_ms is None else f"revoked {timestamp(record.revoked_ms)}"
         table.add_row(record.id, record.tenant, record.name or "—", record.hint, timestamp(record.created_ms), state)
