@@ -142,7 +142,7 @@ def _failure(error: Exception) -> ModelFailed:
             f"The model endpoint answered with HTTP {error.status_code}.",
             retryable=error.status_code in _RETRYABLE_STATUS,
         )
-    if isinstance(error, UnexpectedModelBehavior | ValueError):
+    if isinstance(error, UnexpectedModelBehavior | ValueError) or isinstance(error.__cause__, ValueError):
         return ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
     return ModelFailed("model_unreachable", "The model endpoint cannot be reached. Try again later.", retryable=True)
 

@@ -161,7 +161,8 @@ class ItemRoutes:
                 self._services.database.transact,
                 lambda connection: _cancel(connection, item_id, actor=principal.actor, reason=reason),
             )
-            self._services.signals.send("worker", item_id)
+            for kind in ("worker", "api"):
+                self._services.signals.send(kind, item_id)
             item = await self._item(item_id, principal.tenant)
         if item.status not in {Status.CANCELLED, Status.CANCELLING}:
             raise ApiProblem(

@@ -60,21 +60,28 @@ def test_key_may_be_bare_or_quoted(api_client: httpx.Client, name: str, spelt: s
     assert again.json()["id"] == first.json()["id"]
 
 
+ITEM = 'name="item"'
+P1 = ('name="p1"; filename="p.jpg"', PHOTO)
+P2 = ('name="p2"; filename="q.jpg"', OTHER_PHOTO)
+RENAMED = (('name="p1"; filename="x.png"', PHOTO), ('name="p2"; filename="y.png"', OTHER_PHOTO))
+REORDERED = b'{"attributes": {"b": 2, "a": 1.0},  "title": "%s"}'
+BACK = [{"part": "p1", "role": "back"}]
+
 SAME: dict[str, Callable[[str], bytes]] = {
-    "another boundary": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO), boundary="another"),
-    "files in another order": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p2"; filename="q.jpg"', OTHER_PHOTO), ('name="p1"; filename="p.jpg"', PHOTO)),
-    "other file names": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p1"; filename="x.png"', PHOTO), ('name="p2"; filename="y.png"', OTHER_PHOTO)),
-    "other case of headers": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)).replace(b"Content-Disposition", b"CONTENT-disposition"),
-    "keys in another order and 1.0 for 1": lambda name: multipart(("name=\"item\"", b'{"attributes": {"b": 2, "a": 1.0},  "title": "%s"}' % name.encode()), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)),
-}  # fmt: skip
+    "another boundary": lambda name: multipart((ITEM, _json(name)), P1, P2, boundary="another"),
+    "files in another order": lambda name: multipart((ITEM, _json(name)), P2, P1),
+    "other file names": lambda name: multipart((ITEM, _json(name)), *RENAMED),
+    "other case of headers": lambda name: multipart((ITEM, _json(name)), P1, P2).replace(b"Content-D", b"CONTENT-d"),
+    "keys in another order and 1.0 for 1": lambda name: multipart((ITEM, REORDERED % name.encode()), P1, P2),
+}
 DIFFERENT: dict[str, Callable[[str], bytes]] = {
-    "one byte of a file": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', PHOTO)),
-    "a file less": lambda name: multipart(("name=\"item\"", _json(name)), ('name="p1"; filename="p.jpg"', PHOTO)),
-    "another title": lambda name: multipart(("name=\"item\"", _json(name + "!")), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)),
-    "another number": lambda name: multipart(("name=\"item\"", _json(name).replace(b"1", b"1.5")), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)),
-    "another mode": lambda name: multipart(("name=\"item\"", _json(name, mode="prepare")), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)),
-    "another role": lambda name: multipart(("name=\"item\"", _json(name, files=[{"part": "p1", "role": "back"}])), ('name="p1"; filename="p.jpg"', PHOTO), ('name="p2"; filename="q.jpg"', OTHER_PHOTO)),
-}  # fmt: skip
+    "one byte of a file": lambda name: multipart((ITEM, _json(name)), P1, (P2[0], PHOTO)),
+    "a file less": lambda name: multipart((ITEM, _json(name)), P1),
+    "another title": lambda name: multipart((ITEM, _json(f"{name}!")), P1, P2),
+    "another number": lambda name: multipart((ITEM, _json(name).replace(b'"a": 1', b'"a": 1.5')), P1, P2),
+    "another mode": lambda name: multipart((ITEM, _json(name, mode="prepare")), P1, P2),
+    "another role": lambda name: multipart((ITEM, _json(name, files=BACK)), P1, P2),
+}
 
 
 def _json(title: str, **more: Any) -> bytes:
