@@ -92,7 +92,7 @@ def test_failing_apt_is_quoted(machine: Machine, tmp_path: Path) -> None:
 def test_old_python_is_named(machine: Machine) -> None:
     ran = machine("lint", python3='if [ "$1" = --version ]; then echo Python 3.9.2; else exit 1; fi')
     assert ran.returncode == 1
-    assert "needs Python 3.11 or newer" in ran.stderr
+    assert "needs Python 3.11 to 3.14" in ran.stderr
     assert "Python 3.9.2" in ran.stderr
 
 
