@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -14,6 +15,8 @@ from types import TracebackType
 from typing import IO
 
 _HEAD_BYTES = 4096
+_LOCKED_WITHIN_S = 1.0
+"""More than lies between the making of an upload's file and its lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,23 @@ class BlobWriter:
     """Takes one upload piece by piece and hashes it on the way.
 
     `finish` makes it durable under its temporary name, `FolderBlobs.keep` gives it its place; leaving the context
-    without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs.
+    without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs. The file stays
+    open and locked until then, so that another process can tell it from one whose writer was killed.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"upload-{secrets.token_hex(16)}"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file: IO[bytes] | None = os.fdopen(descriptor, "wb", buffering=0)
+        self._finished = False
         self._digest = hashlib.sha256()
         self.head = b""
         self.bytes = 0
 
     def write(self, chunk: bytes) -> None:
         """Append a piece. Raises `OSError` when the disk is full."""
-        if self._file is None:
+        if self._file is None or self._finished:
             raise ValueError("this upload is already finished")
         if len(self.head) < _HEAD_BYTES:
             self.head += chunk[: _HEAD_BYTES - len(self.head)]
@@ -59,10 +65,9 @@ class BlobWriter:
 
     def finish(self) -> StoredBlob:
         """Put the bytes on the disk for good (fsync); blocks for as long as the disk takes."""
-        if self._file is not None:
+        if self._file is not None and not self._finished:
             os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+            self._finished = True
         return StoredBlob(sha256=self.sha256, bytes=self.bytes, path=self.path)
 
     def discard(self) -> None:
@@ -106,9 +111,9 @@ class FolderBlobs:
         target = self.path(tenant, blob.sha256)
         if target.exists():
             blob.path.unlink(missing_ok=True)
-            return target
-        _make_folder(target.parent, self.root)
-        blob.path.rename(target)
+        else:
+            _make_folder(target.parent, self.root)
+            blob.path.rename(target)
         self._syncs.sync(target.parent)
         return target
 
@@ -121,16 +126,19 @@ class FolderBlobs:
             return False
         return True
 
-    def remove_leftovers(self, *, older_than_s: float) -> int:
-        """Delete uploads that a killed process left half-written; gives how many."""
-        limit = time.time() - older_than_s
-        removed = 0
-        for path in self._incoming.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < limit:
-                    path.unlink()
-                    removed += 1
-        return removed
+    def remove_leftovers(self) -> int:
+        """Delete uploads that a killed process left half-written, while others may be writing theirs; gives how many."""
+        created_before = time.time() - _LOCKED_WITHIN_S
+        return sum(_remove_unlocked(path, created_before) for path in self._incoming.iterdir())
+
+
+def _remove_unlocked(path: Path, created_before: float) -> bool:
+    with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_ctime < created_before:
+            path.unlink(missing_ok=True)
+            return True
+    return False
 
 
 class _GroupSync:

@@ -37,7 +37,7 @@ class StorageFull(Exception):
 
 def is_out_of_room(error: OSError) -> bool:
     """Whether an upload could not be written because the disk is full, over its quota, or closed to us."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class DuplicateItem(Exception):

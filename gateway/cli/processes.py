@@ -56,7 +56,7 @@ def run_api(settings: Settings) -> None:
     configure_logging(settings.log_level)
     is_supervised = end_with_supervisor()
     services = open_services(settings)
-    services.blobs.remove_leftovers(older_than_s=24 * 3600)
+    services.blobs.remove_leftovers()
     config = uvicorn.Config(
         create_app(services),
         host=settings.host,

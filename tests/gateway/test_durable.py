@@ -1,0 +1,293 @@
+"""Processes die, disks fill up, clients leave: nothing is lost, done twice or left lying about."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.item import TERMINAL, Status, may_follow
+from tests import media
+from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
+from tests.gateway.raw_http import head, multipart
+from tests.gateway.running import Service, running, settled, start, until
+
+BOUNDARY = "b0undary"
+QUICK = {
+    "lease_s": 2,
+    "heartbeat_s": 0.4,
+    "sweep_s": 0.4,
+    "cancel_grace_s": 1,
+    "model_attempts": 1,
+    "model_timeout_s": 60,
+}
+SLOW_ANSWER = Scripted(completion().status, completion().body, delay_s=60)
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[ModelStub]:
+    with model_server() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, stub: ModelStub) -> Iterator[Service]:
+    """API and worker with short leases and a model that can be made slow."""
+    with running("up", tmp_path_factory.mktemp("durable"), model_url=stub.url, **QUICK) as started:
+        yield started
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[httpx.Client]:
+    with service.client() as made:
+        yield made
+
+
+def submit(client: httpx.Client, **item: Any) -> str:
+    answer = client.post("/v1/items", json=item, headers={"Prefer": "respond-async"})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def reaches(client: httpx.Client, item_id: str, status: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        item: dict[str, Any] = client.get(f"/v1/items/{item_id}").json()
+        return item if item["status"] == status else None
+
+    return until(look, within_s=40)
+
+
+def history_of(client: httpx.Client, item_id: str) -> list[dict[str, Any]]:
+    """All transitions; each of them one that there is an arrow for, and only the last one an end."""
+    found: list[dict[str, Any]] = client.get(f"/v1/items/{item_id}/explanation").json()["history"]
+    for step in found[1:]:
+        assert may_follow(Status(step["from"]), Status(step["to"]))
+    assert not TERMINAL & {Status(step["to"]) for step in found[:-1]}
+    return found
+
+
+def test_item_of_a_killed_worker_is_finished_by_the_next_one(
+    service: Service, client: httpx.Client, stub: ModelStub, name: str
+) -> None:
+    stub.script(SLOW_ANSWER)
+    item_id = submit(client, title=name)
+    reaches(client, item_id, "running")
+    until(lambda: stub.requests)
+    (worker,) = service.children("worker")
+    os.kill(worker, signal.SIGKILL)
+    item = settled(client, item_id)
+    assert (item["status"], item["claims"], item["attempt"]) == ("succeeded", 2, 1)
+    ways = [step["to"] for step in history_of(client, item_id)]
+    assert ways == ["queued", "inspecting", "running", "queued", "inspecting", "running", "succeeded"]
+    assert [step["reason"] for step in history_of(client, item_id)].count("worker_lost") == 1
+    events = [event["type"] for event in client.get(f"/v1/items/{item_id}/events").json()["events"]]
+    assert events.count("item.succeeded") == 1
+    assert service.children("worker") != [worker]
+
+
+def test_killed_api_is_started_again_at_its_address(service: Service, name: str) -> None:
+    with service.client() as before:
+        item_id = submit(before, title=name)
+    (api,) = service.children("serve")
+    os.kill(api, signal.SIGKILL)
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{service.url}/readyz", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    until(answers, within_s=60)
+    assert service.children("serve") != [api]
+    with service.client() as after:
+        assert settled(after, item_id)["status"] == "succeeded"
+
+
+def test_worker_that_was_frozen_writes_nothing_over_its_successor(
+    service: Service, client: httpx.Client, stub: ModelStub, name: str
+) -> None:
+    stub.script(Scripted(200, completion().body, delay_s=6))
+    item_id = submit(client, title=name)
+    reaches(client, item_id, "running")
+    until(lambda: stub.requests)
+    (frozen,) = service.children("worker")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        with running("worker", service.data_dir, model_url=stub.url, **QUICK):
+            item = settled(client, item_id)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert (item["status"], item["claims"]) == ("succeeded", 2)
+    until(lambda: _stale(service, item_id), within_s=30)
+    assert client.get(f"/v1/items/{item_id}").json()["version"] == item["version"]
+    assert [step["to"] for step in history_of(client, item_id)].count("succeeded") == 1
+
+
+def _stale(service: Service, item_id: str) -> bool:
+    lines = [json.loads(line) for line in service.log.read_text("utf-8").splitlines() if item_id in line]
+    return any(line["event"] == "item.stale_lease" for line in lines)
+
+
+def test_item_in_work_is_cancelled_when_its_worker_notices(client: httpx.Client, stub: ModelStub, name: str) -> None:
+    stub.script(Scripted(200, completion().body, delay_s=0.6))
+    item_id = submit(client, title=name)
+    reaches(client, item_id, "running")
+    first = client.post(f"/v1/items/{item_id}/cancel", json={"reason": "sold out"})
+    again = client.post(f"/v1/items/{item_id}/cancel")
+    assert (first.status_code, first.json()["status"]) == (202, "cancelling")
+    assert (again.status_code, again.json()["version"]) == (202, first.json()["version"])
+    item = settled(client, item_id)
+    assert (item["status"], item["result"]) == ("cancelled", None)
+    history_of(client, item_id)
+
+
+def test_item_whose_worker_does_not_notice_is_cancelled_after_the_grace(
+    client: httpx.Client, stub: ModelStub, name: str
+) -> None:
+    stub.script(Scripted(200, completion().body, delay_s=5))
+    item_id = submit(client, title=name)
+    reaches(client, item_id, "running")
+    client.post(f"/v1/items/{item_id}/cancel")
+    item = settled(client, item_id, within_s=20)
+    assert item["status"] == "cancelled"
+    assert history_of(client, item_id)[-1]["actor"] == "system:sweeper"
+
+
+def test_items_accepted_while_no_worker_ran_are_worked_on_later(tmp_path: Path, name: str) -> None:
+    api = start("serve", tmp_path, default_wait_s=0)
+    with httpx.Client(base_url=api.url, timeout=60, trust_env=False) as client:
+        accepted = [submit(client, title=f"{name} {number}") for number in range(3)]
+        api.kill()
+    with running("up", tmp_path) as service, service.client() as client:
+        for item_id in accepted:
+            item = settled(client, item_id)
+            assert (item["status"], item["claims"]) == ("succeeded", 1)
+
+
+# --- leftovers ---
+
+
+def _cut_upload(api: Service, keep: int) -> socket.socket:
+    body = multipart(('name="item"', b'{"title":"cut"}'), ('name="p1"; filename="p.jpg"', os.urandom(300_000)))
+    connection = api.connect()
+    headers = (f"Content-Type: multipart/form-data; boundary={BOUNDARY}", f"Content-Length: {len(body)}")
+    connection.sendall(head("POST", "/v1/items", *headers) + body[:keep])
+    return connection
+
+
+def test_uploads_that_end_badly_leave_nothing_behind(tmp_path: Path, name: str) -> None:
+    random_place = random.Random(8)
+    with running("serve", tmp_path, default_wait_s=0, max_request_bytes=400_000) as api, api.client() as client:
+        client.get("/v1/items")
+        before = api.open_files()
+        for _ in range(20):
+            _cut_upload(api, random_place.randrange(1, 300_000)).close()
+            with_length = client.post("/v1/items", content=bytes(500_000), headers={"Content-Type": "image/jpeg"})
+            counted = client.post(
+                "/v1/items", content=iter([bytes(250_000)] * 3), headers={"Content-Type": "image/jpeg"}
+            )
+            of_a_type = client.post("/v1/items", content=bytes(100_000), headers={"Content-Type": "text/html"})
+            assert [with_length.status_code, counted.status_code, of_a_type.status_code] == [413, 413, 415]
+        until(lambda: not api.incoming)
+        until(lambda: api.open_files() <= before + 2)
+        assert client.get("/v1/items").json()["items"] == []
+        assert api.blobs == set()
+        kept = client.post("/v1/items", content=media.thumbnail(), headers={"Content-Type": "image/jpeg"}).json()
+        assert api.blobs == {kept["files"][0]["sha256"]}
+
+
+def test_leftovers_of_a_killed_service_are_removed_at_its_next_start(tmp_path: Path) -> None:
+    api = start("serve", tmp_path, default_wait_s=0)
+    connections = [_cut_upload(api, 200_000) for _ in range(5)]
+    until(lambda: len(api.incoming) == 5)
+    api.kill()
+    assert len(api.incoming) == 5
+    for connection in connections:
+        connection.close()
+    with running("serve", tmp_path, default_wait_s=0) as again:
+        assert again.incoming == []
+        with _cut_upload(again, 200_000):
+            until(lambda: len(again.incoming) == 1)
+            with running("serve", tmp_path, default_wait_s=0):
+                assert len(again.incoming) == 1, "an upload that is under way belongs to its process"
+        with again.client() as client:
+            assert client.get("/v1/items").json()["items"] == []
+            until(lambda: not again.incoming)
+
+
+# --- no room ---
+
+
+def _jpeg_post(client: httpx.Client, size: int, **headers: str) -> httpx.Response:
+    content = b"\xff\xd8\xff" + os.urandom(size - 3)
+    return client.post("/v1/items", content=content, headers={"Content-Type": "image/jpeg", **headers})
+
+
+def _assert_storage_full(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage_full", True)
+    assert answer.headers["retry-after"] == "30"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "/" not in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "limit", [pytest.param(600_000, id="the-blob-is-too-much"), pytest.param(1, id="the-row-is-too-much")]
+)
+def test_upload_that_cannot_be_written_is_507_and_may_be_sent_again(tmp_path: Path, name: str, limit: int) -> None:
+    with running("serve", tmp_path, default_wait_s=0) as api, api.client() as client:
+        assert _jpeg_post(client, 1000).status_code == 201
+        _, most = resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (limit, most))
+        for content in (b'{"title":"%s"}' % name.encode(), b"\xff\xd8\xff" + os.urandom(2_000_000)):
+            kind = "application/json" if content[:1] == b"{" else "image/jpeg"
+            if limit == 1 or kind == "image/jpeg":
+                answer = client.post(
+                    "/v1/items", content=content, headers={"Content-Type": kind, "Idempotency-Key": f"{name}{kind[0]}"}
+                )
+                _assert_storage_full(answer)
+        assert len(client.get("/v1/items").json()["items"]) == 1
+        assert api.incoming == []
+        resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (most, most))
+        again = client.post(
+            "/v1/items", content=content, headers={"Content-Type": kind, "Idempotency-Key": f"{name}{kind[0]}"}
+        )
+        assert again.status_code in {201, 202}, again.text
+        assert "idempotent-replayed" not in again.headers
+
+
+def _can_mount() -> bool:
+    if os.geteuid() != 0:
+        return False
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
+
+
+@pytest.mark.parametrize("is_read_only", [False, True][: 2 if _can_mount() else 0], ids=["full", "read-only"])
+def test_blob_folder_without_room_is_507(tmp_path: Path, is_read_only: bool) -> None:
+    folder = tmp_path / "blobs"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", folder], check=True)
+    try:
+        with running("serve", tmp_path, default_wait_s=0) as api, api.client() as client:
+            if is_read_only:
+                subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+                assert client.get("/readyz").status_code == 503
+            _assert_storage_full(_jpeg_post(client, 1_000_000))
+            assert client.get("/v1/items").json()["items"] == []
+            assert api.incoming == []
+            subprocess.run(["mount", "-o", "remount,rw,size=8m", folder], check=True)
+            assert _jpeg_post(client, 1_000_000).status_code == 201
+    finally:
+        subprocess.run(["umount", folder], check=True)
