@@ -84,6 +84,13 @@ class Lease:
     owner: str
 
 
+class StaleLease(Exception):
+    """Somebody else has the item now, or it was cancelled: what was worked out is dropped."""
+
+    code = "stale_lease"
+    retryable = False
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What an item has cost so far, and what was not spent thanks to the guard."""

@@ -8,8 +8,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from gateway.agent.outcome import Escalated, Failed, Halted, Written
 from gateway.decision import Decision, ScreenedFile
-from gateway.item import Lease, Status, Usage
+from gateway.item import Item, Lease, Status
+from gateway.profiles import Profile
+from gateway.store import escalations as escalation_store
 from gateway.store import items as item_store
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
@@ -48,22 +51,72 @@ def running(connection: Connection, lease: Lease, decision: Decision) -> bool:
     return _move(connection, lease, Status.RUNNING, reason=None, values=_decided(decision), release=False)
 
 
-def awaiting_human(connection: Connection, lease: Lease, *, reason: str, values: Mapping[str, Any]) -> bool:
-    """A person has to decide."""
-    return _move(connection, lease, Status.AWAITING_HUMAN, reason=reason, values=values)
+def running_again(connection: Connection, lease: Lease) -> bool:
+    """The writing goes on where it was; the lease goes on too."""
+    return _move(connection, lease, Status.RUNNING, reason=None, release=False)
 
 
-def succeeded(connection: Connection, lease: Lease, result: Mapping[str, Any], usage: Usage) -> bool:
-    """The copy is there."""
+def escalated(connection: Connection, lease: Lease, item: Item, profile: Profile, raised: Escalated) -> bool:
+    """A person has to decide: the case and the item's new status in one transaction."""
+    if not item_store.holds(connection, lease):
+        return False
+    escalation_id = escalation_store.raise_case(
+        connection,
+        escalation_store.NewEscalation(
+            tenant=item.tenant,
+            item_id=item.id,
+            attempt=item.attempt,
+            profile=item.profile,
+            reason=raised.reason,
+            tool=raised.tool,
+            packet=raised.packet,
+            due_after_ms=int(profile.escalation.due_s * 1000),
+            expires_after_ms=int(profile.escalation.expires_s * 1000),
+        ),
+    )
     return _move(
-        connection, lease, Status.SUCCEEDED, reason=None, values={"result": dict(result), "usage": asdict(usage)}
+        connection,
+        lease,
+        Status.AWAITING_HUMAN,
+        reason=raised.reason,
+        values={"escalation_id": escalation_id, "usage": asdict(raised.usage)},
+        event_body={"escalation": escalation_id},
     )
 
 
-def failed(connection: Connection, lease: Lease, *, code: str, detail: str, retryable: bool, usage: Usage) -> bool:
-    """No copy could be written; `detail` is safe to show."""
-    failure = {"code": code, "detail": detail, "retryable": retryable}
-    return _move(connection, lease, Status.FAILED, reason=code, values={"failure": failure, "usage": asdict(usage)})
+def halted(connection: Connection, lease: Lease, halted: Halted) -> bool:
+    """The run stands still and the caller decides."""
+    failure = {"code": halted.reason, "detail": halted.packet.get("question"), "retryable": True, "halt": halted.packet}
+    return _move(
+        connection,
+        lease,
+        Status.HALTED,
+        reason=halted.reason,
+        values={"failure": failure, "usage": asdict(halted.usage)},
+    )
+
+
+def succeeded(connection: Connection, lease: Lease, written: Written) -> bool:
+    """The copy is there."""
+    return _move(
+        connection,
+        lease,
+        Status.SUCCEEDED,
+        reason=None,
+        values={"result": dict(written.result), "usage": asdict(written.usage), "failure": None},
+    )
+
+
+def failed(connection: Connection, lease: Lease, failed: Failed) -> bool:
+    """No copy could be written."""
+    failure = {"code": failed.code, "detail": failed.detail, "retryable": failed.retryable}
+    return _move(
+        connection,
+        lease,
+        Status.FAILED,
+        reason=failed.code,
+        values={"failure": failure, "usage": asdict(failed.usage)},
+    )
 
 
 def cancelled(connection: Connection, lease: Lease) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from sqlalchemy.engine import Connection
 
-from fallback.route import Route
+from fallback.route import CAPABILITIES, Route
 from gateway import outcome
-from gateway.agent.copywriter import WriteFailed, write_copy
+from gateway.agent.outcome import Escalated, Failed, Halted, Written
 from gateway.decision import Decision, ScreenedFile, decide, is_settled_by_edge
-from gateway.item import FileRecord, Item, Lease, Mode
+from gateway.item import FileRecord, Item, Lease, Mode, StaleLease
 from gateway.profiles import Profile
 from gateway.store import items as item_store
 from gateway.wiring import Services
@@ -23,13 +24,6 @@ from prefilters.screen import screen
 from prefilters.screening import Screening
 
 log = structlog.get_logger()
-
-
-class StaleLease(Exception):
-    """Somebody else has the item now, or it was cancelled: what was worked out is dropped."""
-
-    code = "stale_lease"
-    retryable = False
 
 
 def process(services: Services, lease: Lease) -> None:
@@ -46,14 +40,17 @@ def process(services: Services, lease: Lease) -> None:
 def _process(services: Services, lease: Lease) -> None:
     item = _load(services, lease)
     profile = services.profiles[item.profile]
-    decision = inspect(services, lease, item, profile)
-    if decision.is_rejected:
-        return
-    if item.mode is Mode.PREPARE:
-        _write(services, lambda connection: outcome.ready(connection, lease, decision))
-        return
-    _write(services, lambda connection: outcome.running(connection, lease, decision))
-    _run(services, lease, _load(services, lease), profile, decision)
+    if item.route is None:
+        decision = inspect(services, lease, item, profile)
+        if decision.is_rejected:
+            return
+        if item.mode is Mode.PREPARE:
+            _write(services, lambda connection: outcome.ready(connection, lease, decision))
+            return
+        _write(services, lambda connection: outcome.running(connection, lease, decision))
+    else:  # decided before: by a worker that died since, or by a person
+        _write(services, lambda connection: outcome.running_again(connection, lease))
+    _run(services, lease, _load(services, lease), profile)
 
 
 def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> Decision:
@@ -134,32 +131,37 @@ def _screen(
     )
 
 
-def _run(services: Services, lease: Lease, item: Item, profile: Profile, decision: Decision) -> None:
+def _run(services: Services, lease: Lease, item: Item, profile: Profile) -> None:
     """Write the copy on the chosen route and settle."""
-    if decision.route.route is Route.HUMAN:
+    route = Route(item.route or "")
+    if route is Route.HUMAN:
         _write(
-            services,
-            lambda connection: outcome.awaiting_human(connection, lease, reason="rule", values={}),
+            services, partial(outcome.escalated, lease=lease, item=item, profile=profile, raised=_asked_by_rule(item))
         )
         return
-    try:
-        written = write_copy(services, item, profile, screened_files(services, item, profile), decision.route)
-    except WriteFailed as error:
-        failure = error
-        log.warning("item.write_failed", item_id=item.id, code=failure.code)
-        _write(
-            services,
-            lambda connection: outcome.failed(
-                connection,
-                lease,
-                code=failure.code,
-                detail=failure.public,
-                retryable=failure.retryable,
-                usage=failure.usage,
-            ),
-        )
-        return
-    _write(services, lambda connection: outcome.succeeded(connection, lease, written.result, written.usage))
+    from gateway.agent.copywriter import write_copy  # loads the model libraries, which the API process does without
+    from gateway.agent.journal import Journal
+
+    journal = Journal.open(services.database, lease, item)
+    files = screened_files(services, item, profile)
+    match write_copy(services, journal, item, profile, files, route, CAPABILITIES[route]):
+        case Written() as written:
+            _write(services, partial(outcome.succeeded, lease=lease, written=written))
+        case Failed() as failed:
+            log.warning("item.write_failed", item_id=item.id, code=failed.code)
+            _write(services, partial(outcome.failed, lease=lease, failed=failed))
+        case Escalated() as raised:
+            _write(services, partial(outcome.escalated, lease=lease, item=item, profile=profile, raised=raised))
+        case Halted() as halted:
+            _write(services, partial(outcome.halted, lease=lease, halted=halted))
+
+
+def _asked_by_rule(item: Item) -> Escalated:
+    """A rule sent the item to a person before any agent ran."""
+    reason = (item.decision or {}).get("reason") or {}
+    message = (reason.get("user_message") or {}).get("en", "A rule asks for a person.")
+    packet = {"question": f"{message} How should this item go on?", "why": message, "rule": reason.get("rule")}
+    return Escalated("rule", None, packet, item.usage)
 
 
 def _load(services: Services, lease: Lease) -> Item:

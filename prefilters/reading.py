@@ -5,6 +5,7 @@ All of it runs in the pool's processes. Each call raises `ProbeError` where the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from prefilters.pool import Bulkhead, DecoderPool
 if TYPE_CHECKING:
     from prefilters.probes.barcode import Barcode
     from prefilters.probes.look import Appearance
-    from prefilters.probes.text import TextReading
+    from prefilters.probes.text import Box, TextReading
 
 MAX_PAGES_READ = 20
 """Pages of a document that are read for writing."""
@@ -33,6 +34,25 @@ class Picture:
 def read_picture(pool: DecoderPool, path: Path, limits: DecodeLimits) -> TextReading:
     """All text in a picture. About 0.5 to 3 s."""
     return pool.run(_picture_text, path, limits, bulkhead=Bulkhead.OCR)
+
+
+def read_region(
+    pool: DecoderPool,
+    path: Path,
+    limits: DecodeLimits,
+    *,
+    region: Box | None,
+    contrast: float,
+    threshold: int | None,
+    rotate: int,
+) -> TextReading:
+    """The text in a part of a picture, prepared as `probes.ocr.read` says."""
+    return pool.run(_region_text, path, limits, region, contrast, threshold, rotate, bulkhead=Bulkhead.OCR)
+
+
+def read_pages(pool: DecoderPool, path: Path, limits: DecodeLimits, pages: Sequence[int]) -> list[str]:
+    """The text of some pages of a PDF, numbered from 0."""
+    return pool.run(_page_texts, path, limits, tuple(pages), bulkhead=Bulkhead.OCR)
 
 
 def read_barcodes(pool: DecoderPool, path: Path, limits: DecodeLimits) -> tuple[Barcode, ...]:
@@ -59,6 +79,20 @@ def _picture_text(path: Path, limits: DecodeLimits) -> TextReading:
     from prefilters.probes import ocr
 
     return ocr.read(path, limits)
+
+
+def _region_text(
+    path: Path, limits: DecodeLimits, region: Box | None, contrast: float, threshold: int | None, rotate: int
+) -> TextReading:
+    from prefilters.probes import ocr
+
+    return ocr.read(path, limits, region=region, contrast=contrast, threshold=threshold, rotate=rotate)
+
+
+def _page_texts(path: Path, limits: DecodeLimits, pages: tuple[int, ...]) -> list[str]:
+    from prefilters.probes import pdf
+
+    return pdf.page_texts(path, limits, pages)
 
 
 def _barcodes(path: Path, limits: DecodeLimits) -> tuple[Barcode, ...]:

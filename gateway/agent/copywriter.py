@@ -1,40 +1,30 @@
-"""Write an item's copy on its route: by the configured model, or by the offline writer where there is none."""
+"""Write an item's copy on its route: by the agent, or by one request; with the configured model, or without any."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from fallback.route import Route, RouteDecision
-from fallback.text_only import Answer, Brief, OutputInvalid, draft
+from fallback.route import Capabilities, Route
+from fallback.text_only import Brief, OutputInvalid, draft, request_text
 from gateway.agent import evidence, offline
+from gateway.agent.executor import AgentRun, ChatModel, Limits, build_guard
+from gateway.agent.journal import Journal
+from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
+from gateway.agent.offline_model import OfflineModel
+from gateway.agent.outcome import Failed, WritingOutcome, Written
+from gateway.agent.tools import Workbench, tools_of
 from gateway.decision import ScreenedFile
-from gateway.item import Item, Usage
+from gateway.item import Item
 from gateway.profiles import Profile
-from gateway.settings import money
+from gateway.store.steps import StepKind
 from gateway.wiring import Services
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A finished piece of copy and what it cost."""
-
-    result: Mapping[str, Any]
-    usage: Usage
-
-
-class WriteFailed(Exception):
-    """No copy could be written; `public` is safe to show, `usage` is what was spent all the same."""
-
-    def __init__(self, code: str, public: str, *, retryable: bool, usage: Usage) -> None:
-        super().__init__(code)
-        self.code = code
-        self.public = public
-        self.retryable = retryable
-        self.usage = usage
-
+from guard import Budget, GuardPolicy
+from prefilters.media import MediaKind
+from prefilters.verdict import VerdictKind
 
 _ROUTE_HINTS = {
     Route.TEXT_ONLY: "No usable picture text was found; work from the text alone and do not describe pictures.",
@@ -43,64 +33,150 @@ _ROUTE_HINTS = {
 
 
 def write_copy(
-    services: Services, item: Item, profile: Profile, files: list[ScreenedFile], route: RouteDecision
-) -> Written:
-    """The copy of one item. Raises `WriteFailed`."""
+    services: Services,
+    journal: Journal,
+    item: Item,
+    profile: Profile,
+    files: Sequence[ScreenedFile],
+    route: Route,
+    capabilities: Capabilities,
+) -> WritingOutcome:
+    """The copy of one item, or why there is none yet. Raises `StaleLease`."""
+    if route is Route.AGENT:
+        return _write_by_agent(services, journal, item, profile, files, capabilities)
     is_offline = services.settings.model_url is None
     brief = evidence.gather(
         services,
         item,
         profile,
         files,
-        route.capabilities,
-        read_pictures=is_offline or route.route is Route.TEXT_ONLY,
+        capabilities,
+        read_pictures=is_offline or route is Route.TEXT_ONLY,
     )
-    hint = None if route.route is None else _ROUTE_HINTS.get(route.route)
-    brief = replace(brief, hints=(hint,) if hint else ())
+    brief = replace(brief, hints=(_ROUTE_HINTS[route], *_advice(journal)))
     if is_offline:
-        return _write_offline(item, profile, brief, files)
-    return _write_by_model(services, item, profile, brief)
+        return _write_offline(journal, profile, brief, files)
+    return _write_by_one_request(services, journal, item, profile, brief)
 
 
-def _write_offline(item: Item, profile: Profile, brief: Brief, files: list[ScreenedFile]) -> Written:
+def _write_by_agent(
+    services: Services,
+    journal: Journal,
+    item: Item,
+    profile: Profile,
+    files: Sequence[ScreenedFile],
+    capabilities: Capabilities,
+) -> WritingOutcome:
+    brief = evidence.gather(services, item, profile, files, capabilities, read_pictures=False, read_documents=False)
+    tools = tools_of(profile)
+    limits = limits_of(item, profile)
+    model: ChatModel
+    endpoint = endpoint_of(services.settings)
+    if endpoint is None:
+        model = OfflineModel(brief, _kinds(files), evidence.seen_facts(files))
+    else:
+        model = OpenAiCompatibleModel(endpoint, deadline_s=limits.seconds)
+    guard = build_guard(journal, policy_of(profile, limits), tools.values(), _picture_facts(files))
+    run = AgentRun(
+        journal=journal,
+        guard=guard,
+        model=model,
+        bench=Workbench(services, item, profile, files),
+        tools=tools,
+        limits=limits,
+        prices=services.prices,
+        pictures={picture.part: picture for picture in brief.pictures},
+    )
+    return run.run(brief)
+
+
+def limits_of(item: Item, profile: Profile) -> Limits:
+    """The tighter of the two budgets, value by value."""
+    own: Mapping[str, Any] = item.submission.get("budget") or {}
+    budget = profile.budget
+    return Limits(
+        steps=min(budget.max_steps, own.get("max_steps") or budget.max_steps),
+        tokens=min(budget.max_tokens, own.get("max_tokens") or budget.max_tokens),
+        cost=min(budget.max_cost, Decimal(str(own["max_cost"])) if own.get("max_cost") else budget.max_cost),
+        seconds=min(budget.max_seconds, own.get("max_seconds") or budget.max_seconds),
+    )
+
+
+def policy_of(profile: Profile, limits: Limits) -> GuardPolicy:
+    """The guard's policy for one item. Raises `PolicyError` for a profile that says something unknown."""
+    return GuardPolicy.from_mapping(
+        {"on_loop": profile.on_loop, "on_repeated_error": profile.on_repeated_error, **profile.guard}
+    ).with_budget(Budget(steps=limits.steps, tokens=limits.tokens, cost=float(limits.cost), seconds=limits.seconds))
+
+
+def _kinds(files: Sequence[ScreenedFile]) -> dict[str, MediaKind]:
+    usable = [file for file in files if file.verdict.kind is not VerdictKind.REJECT]
+    return {file.record.part: file.screening.media.kind for file in usable}
+
+
+def _picture_facts(files: Sequence[ScreenedFile]) -> dict[str, object]:
+    """What meta-rules may know of the item: how much text its most legible picture carries."""
+    tokens = [
+        int(file.screening.facts["text.tokens"])
+        for file in files
+        if file.screening.media.kind is MediaKind.IMAGE and "text.tokens" in file.screening.facts
+    ]
+    return {"text.tokens": max(tokens)} if tokens else {}
+
+
+def _advice(journal: Journal) -> list[str]:
+    """What a reviewer said when sending the item here."""
+    return [
+        str(row.intent["text"]) for row in journal.current if row.kind is StepKind.CONTROL and row.intent.get("text")
+    ]
+
+
+def _write_offline(journal: Journal, profile: Profile, brief: Brief, files: Sequence[ScreenedFile]) -> WritingOutcome:
     output = offline.offline_draft(brief, evidence.seen_facts(files))
-    problems = profile.output_errors(output)
-    if problems:
-        raise WriteFailed(
+    if profile.output_errors(output):
+        return Failed(
             "no_model",
             f"The offline writer cannot fill the profile {profile.name}; a model must be configured "
             "(SLUICEGATE_MODEL_URL).",
             retryable=True,
-            usage=item.usage,
+            usage=journal.usage(),
         )
-    return Written({**output, "produced_by": offline.PRODUCED_BY}, item.usage)
+    return Written({**output, "produced_by": offline.PRODUCED_BY}, journal.usage())
 
 
-def _write_by_model(services: Services, item: Item, profile: Profile, brief: Brief) -> Written:
-    from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
-
+def _write_by_one_request(
+    services: Services, journal: Journal, item: Item, profile: Profile, brief: Brief
+) -> WritingOutcome:
     endpoint = endpoint_of(services.settings)
     assert endpoint is not None
-    deadline_s = float(item.submission.get("budget", {}).get("max_seconds") or profile.budget.max_seconds)
-    model = OpenAiCompatibleModel(endpoint, deadline_s=min(deadline_s, profile.budget.max_seconds))
+    model = OpenAiCompatibleModel(endpoint, deadline_s=limits_of(item, profile).seconds)
+    _close_lost_request(services, journal, profile)
+    intent = {"request": 1, "model": endpoint.model, "text": request_text(brief)}
+    row = journal.begin(StepKind.MODEL, intent)
     try:
         made = draft(brief, model, instructions=profile.prompt, check=profile.output_errors)
     except ModelFailed as error:
-        usage = replace(item.usage, model_calls=item.usage.model_calls + 1)
-        raise WriteFailed(error.code, error.public, retryable=error.retryable, usage=usage) from error
+        journal.finish(row, {"error": error.code})
+        return Failed(error.code, error.public, error.retryable, journal.usage())
     except OutputInvalid as error:
-        usage = _spent(services, item.usage, error.answer)
-        raise WriteFailed(error.code, error.public, retryable=error.retryable, usage=usage) from error
+        journal.finish(
+            row, {"error": error.code, **_spent(services, error.answer.input_tokens, error.answer.output_tokens)}
+        )
+        return Failed(error.code, error.public, error.retryable, journal.usage())
     assert made.answer is not None
-    return Written({**made.output, "produced_by": made.produced_by}, _spent(services, item.usage, made.answer))
+    spent = _spent(services, made.answer.input_tokens, made.answer.output_tokens)
+    journal.finish(row, {"text": made.answer.text, **spent})
+    return Written({**made.output, "produced_by": made.produced_by}, journal.usage())
 
 
-def _spent(services: Services, usage: Usage, answer: Answer) -> Usage:
-    cost = services.prices.cost(input_tokens=answer.input_tokens, output_tokens=answer.output_tokens)
-    return replace(
-        usage,
-        model_calls=usage.model_calls + 1,
-        input_tokens=usage.input_tokens + answer.input_tokens,
-        output_tokens=usage.output_tokens + answer.output_tokens,
-        cost=money(Decimal(usage.cost) + cost),
-    )
+def _close_lost_request(services: Services, journal: Journal, profile: Profile) -> None:
+    """A request whose worker died counts as made and paid for."""
+    for row in journal.current:
+        if row.kind is StepKind.MODEL and row.outcome is None:
+            run = profile.typical_run
+            journal.finish(row, {"error": "worker_lost", **_spent(services, run.prompt_tokens, run.output_tokens)})
+
+
+def _spent(services: Services, input_tokens: int, output_tokens: int) -> dict[str, Any]:
+    cost = services.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
+    return {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost), "at": time.time()}

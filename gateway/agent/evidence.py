@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -35,10 +35,11 @@ def gather(
     services: Services,
     item: Item,
     profile: Profile,
-    files: Iterable[ScreenedFile],
+    files: Sequence[ScreenedFile],
     capabilities: Capabilities,
     *,
     read_pictures: bool,
+    read_documents: bool = True,
     max_side: int = MODEL_IMAGE_SIDE,
 ) -> Brief:
     """The brief for one item. Refused files are left out; `read_pictures` adds the text in pictures and their barcodes."""
@@ -46,7 +47,9 @@ def gather(
     sources: list[SourceText] = []
     pictures: list[Picture] = []
     for file in usable:
-        sources.extend(_texts(services, item, profile, file, read_pictures=read_pictures))
+        sources.extend(
+            _texts(services, item, profile, file, read_pictures=read_pictures, read_documents=read_documents)
+        )
         if capabilities.images and file.screening.media.kind is MediaKind.IMAGE:
             pictures.append(_picture(services, item, profile, file, max_side))
     return Brief(
@@ -60,14 +63,14 @@ def gather(
 
 
 def _texts(
-    services: Services, item: Item, profile: Profile, file: ScreenedFile, *, read_pictures: bool
+    services: Services, item: Item, profile: Profile, file: ScreenedFile, *, read_pictures: bool, read_documents: bool
 ) -> list[SourceText]:
     kind = file.screening.media.kind
     path = services.blobs.path(item.tenant, file.record.sha256)
     limits = profile.decode_limits
     part = file.record.part
     try:
-        if kind is MediaKind.PDF:
+        if kind is MediaKind.PDF and read_documents:
             read = reading.read_document(services.pool, path, limits)
             return _named(part, read.source.value, read.confident_text)
         if kind is MediaKind.IMAGE and read_pictures:

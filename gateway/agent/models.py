@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 import structlog
-from pydantic_ai import BinaryContent, ModelRequest, ModelResponse, TextPart, UserPromptPart
+from openai import AsyncOpenAI
+from pydantic_ai import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolDefinition,
+    UserPromptPart,
+)
 from pydantic_ai.direct import model_request
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -23,6 +34,7 @@ log = structlog.get_logger()
 
 _BASE_DELAY_S = 0.5
 _MAX_DELAY_S = 20.0
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -61,41 +73,76 @@ def endpoint_of(settings: Settings) -> ModelEndpoint | None:
 
 
 class OpenAiCompatibleModel:
-    """Answers one request; retries only what a repeat can mend, with full jitter and `Retry-After`, within a deadline."""
+    """Answers one request, or one turn of a conversation with tools.
+
+    Retries only what a repeat can mend, with full jitter and `Retry-After`, within a deadline.
+    """
 
     def __init__(self, endpoint: ModelEndpoint, *, deadline_s: float) -> None:
         self._endpoint = endpoint
         self._deadline_s = deadline_s
+        self.name = endpoint.model
 
     def answer(self, request: Request) -> Answer:
-        """The model's answer. Raises `ModelFailed`."""
-        return asyncio.run(self._answer(request))
-
-    async def _answer(self, request: Request) -> Answer:
-        from openai import AsyncOpenAI
-
-        async with AsyncOpenAI(
-            base_url=self._endpoint.url,
-            api_key=self._endpoint.api_key,
-            max_retries=0,
-            timeout=self._endpoint.timeout_s,
-        ) as client:
-            model = OpenAIChatModel(self._endpoint.model, provider=OpenAIProvider(openai_client=client))
-            message = _message(request)
-
-            async def once() -> ModelResponse:
-                return await model_request(model, [message])
-
-            response = await with_retries(
-                once, attempts=self._endpoint.attempts, deadline=time.monotonic() + self._deadline_s
-            )
-        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        """The model's answer to a single request. Raises `ModelFailed`."""
+        response = self.respond([_message(request)], [])
         return Answer(
-            text=text,
-            model=response.model_name or self._endpoint.model,
+            text="".join(part.content for part in response.parts if isinstance(part, TextPart)),
+            model=response.model_name or self.name,
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
         )
+
+    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse:
+        """The model's next message. Raises `ModelFailed`."""
+        return asyncio.run(self._respond(list(messages), list(tools)))
+
+    async def _respond(self, messages: list[ModelMessage], tools: list[ToolDefinition]) -> ModelResponse:
+        async with (
+            httpx2.AsyncClient(timeout=self._endpoint.timeout_s, transport=_BoundedTransport()) as http,
+            AsyncOpenAI(
+                base_url=self._endpoint.url,
+                api_key=self._endpoint.api_key,
+                max_retries=0,
+                http_client=http,
+            ) as client,
+        ):
+            model = OpenAIChatModel(self._endpoint.model, provider=OpenAIProvider(openai_client=client))
+            parameters = ModelRequestParameters(function_tools=tools)
+
+            async def once() -> ModelResponse:
+                request = model_request(model, messages, model_request_parameters=parameters)
+                return await asyncio.wait_for(request, self._endpoint.timeout_s)
+
+            return await with_retries(
+                once, attempts=self._endpoint.attempts, deadline=time.monotonic() + self._deadline_s
+            )
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """An answer that never ends, or is larger than any model's, is cut off instead of filling the memory."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        received = 0
+        async for chunk in self._inner:
+            received += len(chunk)
+            if received > _MAX_ANSWER_BYTES:
+                raise httpx2.ReadError("the answer is too large")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def _message(request: Request) -> ModelRequest:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Annotated, Any
 
 from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 from sqlalchemy.engine import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fallback.route import Route
-from gateway import payload, pipeline
+from gateway import payload, pipeline, resolution
 from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.prefer import parse_prefer
@@ -21,10 +23,12 @@ from gateway.api.schemas import ITEM_RESPONSES, LIST_PARAMETERS, SUBMIT_OPENAPI,
 from gateway.api.submit import Submissions
 from gateway.api.waiting import Waiting
 from gateway.item import TERMINAL, Item, Status
+from gateway.store import escalations
 from gateway.store import events as event_store
 from gateway.store import items as item_store
 from gateway.store.items import ItemFilter
 from gateway.wiring import Services
+from guard.trace import Control, ControlRecord
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
 _WAITING = tuple(set(Status) - TERMINAL - {*_AT_WORK, Status.CANCELLING})
@@ -73,6 +77,12 @@ class ItemRoutes:
             openapi_extra={"parameters": parameters("after", "limit")},
         )
         add("/{item_id}/cancel", self.cancel, methods=["POST"], summary="Stop working on an item")
+        add(
+            "/{item_id}/resume",
+            self.resume,
+            methods=["POST"],
+            summary="Let a halted run go on (policy: caller decides)",
+        )
         add("/{item_id}/explanation", self.explanation, methods=["GET"], summary="Why: each rule, measured and needed")
         add(
             "/{item_id}/llm-payload",
@@ -174,6 +184,33 @@ class ItemRoutes:
         status = 200 if item.status is Status.CANCELLED else 202
         return JSONResponse(item_json(item, language=_language(request)), status_code=status, headers=headers)
 
+    async def resume(self, item_id: str, request: Request) -> Response:
+        """A sentence for the agent, and it goes on; only where the policy left the halt to the caller."""
+        values.query(request, ())
+        wanted = _resume_of(await values.json_object(request))
+        principal = principal_of(request.scope["state"])
+        item = await self._item(item_id, principal.tenant)
+        if item.status is not Status.HALTED:
+            raise _not_halted(item.status)
+        control = ControlRecord(
+            Control.RESUME, time.time(), tuple(wanted.ban_tools), wanted.extra_steps, note=wanted.guidance
+        )
+        text = f"The caller looked at this and says: {wanted.guidance}"
+        reviewer = resolution.Reviewer(principal.actor)
+        try:
+            await run_in_threadpool(
+                self._services.database.transact,
+                lambda connection: resolution.go_on(
+                    connection, item, reviewer, control, text=text, expected=Status.HALTED
+                ),
+            )
+        except resolution.ItemMoved:
+            raise _not_halted((await self._item(item_id, principal.tenant)).status) from None
+        self._services.signals.send("worker", item_id)
+        item = await self._item(item_id, principal.tenant)
+        headers = {"ETag": f'"{item.version}"'}
+        return JSONResponse(item_json(item, language=_language(request)), status_code=202, headers=headers)
+
     async def explanation(self, item_id: str, request: Request) -> Response:
         """Stage, rule, measured value, threshold, effect, and what would have passed."""
         values.query(request, ())
@@ -242,7 +279,37 @@ def _cancel(connection: Connection, item_id: str, *, actor: str, reason: str | N
             release=to is Status.CANCELLED,
         )
         if moved is not None:
+            escalations.withdraw_of_item(connection, item_id)
             return
+
+
+class ResumeBody(BaseModel):
+    """The body of a resume."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    guidance: Annotated[StrictStr, Field(min_length=1, max_length=2000)]
+    extra_steps: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+    ban_tools: Annotated[list[Annotated[StrictStr, Field(min_length=1, max_length=128)]], Field(max_length=50)] = []
+
+
+def _resume_of(body: dict[str, Any]) -> ResumeBody:
+    try:
+        return ResumeBody.model_validate(body)
+    except ValidationError as error:
+        fields = [
+            FieldError("/" + "/".join(map(str, item["loc"])), str(item["type"]), str(item["msg"]))
+            for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]
+        ]
+        raise invalid(f"The body is not valid at {fields[0].pointer}: {fields[0].detail}.", *fields) from error
+
+
+def _not_halted(status: Status) -> ApiProblem:
+    return ApiProblem(
+        "item_state_conflict",
+        f"The item is {status.value}; only a halted one can be resumed by its caller.",
+        extra={"status": status.value, "allowed": []},
+    )
 
 
 def _language(request: Request) -> str:

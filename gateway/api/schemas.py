@@ -174,6 +174,12 @@ _DESCRIPTIONS = {
     "created_after": ("string", "RFC 3339 time"),
     "route": ("string", "Route that was taken"),
     "reason": ("string", "Code of the deciding verdict"),
+    "tool": ("string", "Tool at which the run stopped"),
+    "group": ("string", "Group of the same incident"),
+    "priority": ("integer", "Exactly this priority"),
+    "assignee": ("string", "`me`, `none`, or a holder"),
+    "due_before": ("string", "RFC 3339 time"),
+    "item": ("string", "Id of an item"),
     "cursor": ("string", "`next_cursor` of the page before"),
 }
 

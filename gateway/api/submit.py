@@ -23,7 +23,7 @@ from gateway.api.prefer import Preference, parse_prefer
 from gateway.api.problems import MEDIA_TYPE, ApiProblem, FieldError, invalid
 from gateway.api.render import item_json, language_of, strict_problem
 from gateway.api.waiting import Waiting
-from gateway.item import SETTLED, Item, Lease, Status
+from gateway.item import SETTLED, Item, Lease, StaleLease, Status
 from gateway.profiles import Profile
 from gateway.store import idempotency as idempotency_store
 from gateway.store import items as item_store
@@ -133,7 +133,7 @@ class Submissions:
     async def _inspect_edge(self, lease: Lease) -> None:
         try:
             await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
-        except pipeline.StaleLease:
+        except StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         except Exception:  # the item is stored, so its caller gets it; the lease lapses and a worker goes on
             log.exception("item.edge_failed", item_id=lease.item_id, fence=lease.fence)

@@ -292,6 +292,18 @@ def set_screening(
     return changed.rowcount == 1
 
 
+def holds(connection: Connection, lease: Lease) -> bool:
+    """Whether the lease is still the item's, and somebody is at work on it."""
+    query = sa.select(items.c.id).where(
+        items.c.id == lease.item_id,
+        items.c.fence == lease.fence,
+        items.c.status.in_([Status.INSPECTING.value, Status.RUNNING.value]),
+    )
+    if connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    return connection.execute(query).first() is not None
+
+
 @dataclass(frozen=True, slots=True)
 class LapsedRow:
     """An item whose holder has not renewed its lease in time."""

@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from gateway.item import Lease, Status
-from gateway.store.items import now_ms
+from gateway.item import Lease
+from gateway.store.items import holds, now_ms
 from gateway.store.tables import items, steps
 
 
@@ -75,7 +75,7 @@ def append(
 
     A new step is a sign of life: the count of workers lost in a row starts again.
     """
-    if not _holds(connection, lease):
+    if not holds(connection, lease):
         return False
     at_ms = now_ms(connection)
     insert(
@@ -124,7 +124,7 @@ def insert(
 
 def finish(connection: Connection, lease: Lease, *, seq: int, outcome: Mapping[str, Any]) -> bool:
     """Write what a step brought; False if the lease is stale or the step has its outcome already."""
-    if not _holds(connection, lease):
+    if not holds(connection, lease):
         return False
     changed = connection.execute(
         steps.update()
@@ -136,7 +136,7 @@ def finish(connection: Connection, lease: Lease, *, seq: int, outcome: Mapping[s
 
 def begin_again(connection: Connection, lease: Lease, *, seq: int) -> bool:
     """Count another execution of a step whose outcome is not known, before it is run again."""
-    if not _holds(connection, lease):
+    if not holds(connection, lease):
         return False
     changed = connection.execute(
         steps.update()
@@ -150,14 +150,3 @@ def next_seq(connection: Connection, item_id: str) -> int:
     """The number that the next step gets."""
     last = connection.execute(sa.select(sa.func.max(steps.c.seq)).where(steps.c.item_id == item_id)).scalar()
     return 1 if last is None else int(last) + 1
-
-
-def _holds(connection: Connection, lease: Lease) -> bool:
-    query = sa.select(items.c.id).where(
-        items.c.id == lease.item_id,
-        items.c.fence == lease.fence,
-        items.c.status == Status.RUNNING.value,
-    )
-    if connection.dialect.name == "postgresql":
-        query = query.with_for_update()
-    return connection.execute(query).first() is not None

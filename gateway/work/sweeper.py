@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import structlog
 from sqlalchemy.engine import Connection
 
 from gateway.item import Status
+from gateway.profiles.loader import EscalationPolicy
+from gateway.store import escalations
 from gateway.store import items as item_store
 from gateway.wiring import Services
 
@@ -25,7 +28,7 @@ def sweep(services: Services) -> list[str]:
         lapsed = item_store.lapsed(connection)
         overdue = item_store.overdue_cancels(connection, grace_ms=int(services.settings.cancel_grace_s * 1000))
     for row in lapsed:
-        if services.database.transact(partial(_take_back, row=row)):
+        if services.database.transact(partial(_take_back, services=services, row=row)):
             log.warning("item.lease_lapsed", item_id=row.id, fence=row.fence, claims=row.claims)
             changed.append(row.id)
     for item_id in overdue:
@@ -34,7 +37,7 @@ def sweep(services: Services) -> list[str]:
     return changed
 
 
-def _take_back(connection: Connection, row: item_store.LapsedRow) -> bool:
+def _take_back(connection: Connection, services: Services, row: item_store.LapsedRow) -> bool:
     """Conditional on status, fence and the lease still being lapsed: a job that has just finished is never put back."""
     if not item_store.is_lapsed(connection, row.id, fence=row.fence):
         return False
@@ -42,7 +45,11 @@ def _take_back(connection: Connection, row: item_store.LapsedRow) -> bool:
     if status is Status.CANCELLING:
         return _end_cancel(connection, row.id)
     lost = row.lost_claims + 1
-    to = Status.AWAITING_HUMAN if lost >= MAX_LOST_CLAIMS else Status.QUEUED
+    values: dict[str, Any] = {"lost_claims": lost, "available_ms": item_store.now_ms(connection)}
+    to = Status.QUEUED
+    if lost >= MAX_LOST_CLAIMS:
+        to = Status.AWAITING_HUMAN
+        values["escalation_id"] = _raise_case(connection, services, row, lost)
     before = item_store.transition(
         connection,
         row.id,
@@ -51,9 +58,31 @@ def _take_back(connection: Connection, row: item_store.LapsedRow) -> bool:
         actor=ACTOR,
         fence=row.fence,
         reason="worker_lost",
-        values={"lost_claims": lost, "available_ms": item_store.now_ms(connection)},
+        values=values,
     )
     return before is not None
+
+
+def _raise_case(connection: Connection, services: Services, row: item_store.LapsedRow, lost: int) -> str:
+    """A file that kills its worker goes to a person, who may reject it or write the copy."""
+    item = item_store.get(connection, row.id)
+    assert item is not None
+    policy = services.profiles[item.profile].escalation if item.profile in services.profiles else EscalationPolicy()
+    sentence = f"{lost} workers in a row were lost while working on this item, and none got any further."
+    return escalations.raise_case(
+        connection,
+        escalations.NewEscalation(
+            tenant=item.tenant,
+            item_id=item.id,
+            attempt=item.attempt,
+            profile=item.profile,
+            reason="worker_lost",
+            tool=None,
+            packet={"question": f"{sentence} How should it go on?", "why": sentence, "evidence": []},
+            due_after_ms=int(policy.due_s * 1000),
+            expires_after_ms=int(policy.expires_s * 1000),
+        ),
+    )
 
 
 def _end_cancel(connection: Connection, item_id: str) -> bool:

@@ -1,0 +1,155 @@
+"""The messages for the model, rebuilt from the steps, so that a resumed run says exactly what the first one said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_ai import (
+    BinaryContent,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from fallback.text_only import Picture
+from gateway.store.steps import StepKind, StepRow
+
+NOT_RUN = "Not run: the turn had ended before this call."
+MAX_KEPT_ARGUMENTS = 64 * 1024
+"""Bytes of one call's arguments that the conversation keeps; longer ones would be sent again with every request."""
+MAX_CALLS_KEPT = 64
+"""Calls of one message that the conversation keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call of the last model message, in its order."""
+
+    index: int
+    part: ToolCallPart
+    row: StepRow | None
+    """Its step, if it was begun."""
+
+
+def stored_response(response: ModelResponse) -> list[Any]:
+    """The response as a step keeps it. Raises `ValueError` for what cannot be written as JSON."""
+    return list(ModelMessagesTypeAdapter.dump_python([response], mode="json"))
+
+
+def tidy(response: ModelResponse, *, turn: int) -> tuple[ModelResponse, Sequence[ToolCallPart]]:
+    """The response as the conversation can keep it, and the calls as the model made them.
+
+    Call ids become unique within the run, since providers want one result for each; what a model repeats or leaves out
+    is its own affair. Overlong arguments are kept as a mark only.
+    """
+    kept: list[Any] = []
+    calls: list[ToolCallPart] = []
+    for part in response.parts:
+        if isinstance(part, TextPart):
+            kept.append(replace(part, content=part.content[:MAX_KEPT_ARGUMENTS]))
+        elif isinstance(part, ToolCallPart) and len(calls) < MAX_CALLS_KEPT:
+            name = "".join(char if char.isalnum() or char in "_-" else "_" for char in part.tool_name)[:64] or "unnamed"
+            args = part.args if isinstance(part.args, str) or part.args is None else dict(part.args)
+            call = ToolCallPart(name, args, tool_call_id=f"call_{turn}_{len(calls) + 1}")
+            calls.append(call)
+            is_long = len(call.args_as_json_str()) > MAX_KEPT_ARGUMENTS if _is_writable(call) else True
+            kept.append(replace(call, args='{"cut": true}') if is_long else call)
+    return replace(response, parts=kept or [TextPart("")]), calls
+
+
+def _is_writable(call: ToolCallPart) -> bool:
+    try:
+        call.args_as_json_str().encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class Conversation:
+    """What has been said in one attempt."""
+
+    def __init__(self, rows: Sequence[StepRow], pictures: Mapping[str, Picture]) -> None:
+        self._rows = rows
+        self._pictures = pictures
+
+    def messages(self) -> list[ModelMessage]:
+        """All messages so far; the last is what the model is asked next."""
+        messages: list[ModelMessage] = []
+        asked: list[Any] = []
+        instructions: str | None = None
+        for row in self._rows:
+            if row.kind is StepKind.PROMPT:
+                instructions = row.intent["instructions"]
+                asked.append(self._first_prompt(row))
+            elif row.kind is StepKind.MODEL and "response" in (row.outcome or {}):
+                messages.append(ModelRequest(parts=asked, instructions=instructions))
+                asked = []
+                messages.append(_response(row))
+                asked.extend(self._returns(row))
+            elif row.kind is StepKind.CONTROL and row.intent.get("text"):
+                asked.append(UserPromptPart(row.intent["text"]))
+        messages.append(ModelRequest(parts=asked, instructions=instructions))
+        return messages
+
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls of the last model message that have no outcome yet; none once something was said after them."""
+        last = next((row for row in reversed(self._rows) if row.kind is not StepKind.TOOL), None)
+        if last is None or last.kind is not StepKind.MODEL or "response" not in (last.outcome or {}):
+            return []
+        by_index = self._tool_rows(last.seq)
+        return [
+            PendingCall(index, part, by_index.get(index))
+            for index, part in enumerate(_calls(last))
+            if by_index.get(index) is None or by_index[index].outcome is None
+        ]
+
+    def last_text(self) -> str:
+        """The text of the last model message, without its calls."""
+        row = next((row for row in reversed(self._rows) if "response" in (row.outcome or {})), None)
+        if row is None:
+            return ""
+        return "".join(part.content for part in _response(row).parts if isinstance(part, TextPart))
+
+    def _first_prompt(self, row: StepRow) -> UserPromptPart:
+        content: list[Any] = [row.intent["text"]]
+        if not self._is_blind():
+            content.extend(
+                BinaryContent(self._pictures[part].content, media_type=self._pictures[part].media_type)
+                for part in row.intent.get("pictures", ())
+                if part in self._pictures
+            )
+        return UserPromptPart(content)
+
+    def _is_blind(self) -> bool:
+        """After a fallback the run goes on by text alone: pictures are no longer sent."""
+        return any(row.kind is StepKind.CONTROL and row.intent.get("control") == "fall_back" for row in self._rows)
+
+    def _returns(self, row: StepRow) -> Iterator[ToolReturnPart]:
+        by_index = self._tool_rows(row.seq)
+        for index, part in enumerate(_calls(row)):
+            step = by_index.get(index)
+            content = NOT_RUN if step is None or step.outcome is None else step.outcome["content"]
+            yield ToolReturnPart(part.tool_name, content, tool_call_id=part.tool_call_id)
+
+    def _tool_rows(self, turn: int) -> dict[int, StepRow]:
+        return {
+            row.intent["index"]: row for row in self._rows if row.kind is StepKind.TOOL and row.intent["turn"] == turn
+        }
+
+
+def _response(row: StepRow) -> ModelResponse:
+    assert row.outcome is not None
+    [message] = ModelMessagesTypeAdapter.validate_python(row.outcome["response"])
+    assert isinstance(message, ModelResponse)
+    return message
+
+
+def _calls(row: StepRow) -> list[ToolCallPart]:
+    return [part for part in _response(row).parts if isinstance(part, ToolCallPart)]

@@ -1,0 +1,136 @@
+"""The durable record of one attempt: what was asked, decided and answered, from which everything else is rebuilt.
+
+Conversation, guard and costs are all folds over the rows, so any worker can go on where another died.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from gateway.item import Item, Lease, StaleLease, Usage
+from gateway.settings import money
+from gateway.store import steps
+from gateway.store.engine import Database
+from gateway.store.steps import StepKind, StepRow
+from guard import Trace, record_from_json, record_to_json
+from guard.trace import Record
+
+
+@dataclass(slots=True)
+class Journal:
+    """All steps of an item; those of the current attempt carry the conversation. Writes are fenced by the lease."""
+
+    database: Database
+    lease: Lease
+    attempt: int
+    rows: list[StepRow] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, database: Database, lease: Lease, item: Item) -> Journal:
+        """The journal as the last worker left it."""
+        with database.read() as connection:
+            return cls(database, lease, item.attempt, steps.all_of(connection, item.id))
+
+    @property
+    def current(self) -> list[StepRow]:
+        """The steps of this attempt, oldest first."""
+        return [row for row in self.rows if row.attempt == self.attempt]
+
+    def begin(self, kind: StepKind, intent: Mapping[str, Any]) -> StepRow:
+        """Write a step's intent before it is carried out. Raises `StaleLease`."""
+        return self._append(kind, intent, None)
+
+    def record(self, kind: StepKind, intent: Mapping[str, Any], outcome: Mapping[str, Any] | None = None) -> StepRow:
+        """Write a step that is over as soon as it is written, such as a refused call. Raises `StaleLease`."""
+        return self._append(kind, intent, outcome or {})
+
+    def finish(self, row: StepRow, outcome: Mapping[str, Any]) -> StepRow:
+        """Write what a step brought. Raises `StaleLease`."""
+        self._write(lambda connection: steps.finish(connection, self.lease, seq=row.seq, outcome=outcome))
+        return self._replace(row, outcome=outcome, executions=row.executions)
+
+    def begin_again(self, row: StepRow) -> StepRow:
+        """Count another execution of a step whose worker died, before it is carried out again. Raises `StaleLease`."""
+        self._write(lambda connection: steps.begin_again(connection, self.lease, seq=row.seq))
+        return self._replace(row, outcome=None, executions=row.executions + 1)
+
+    def trace(self) -> Trace:
+        """The guard's trace of this attempt."""
+        return Trace([record for row in self.current for record in records_of(row)])
+
+    def usage(self) -> Usage:
+        """What all attempts together have cost."""
+        return usage_of(self.rows)
+
+    def _append(self, kind: StepKind, intent: Mapping[str, Any], outcome: Mapping[str, Any] | None) -> StepRow:
+        seq = self.rows[-1].seq + 1 if self.rows else 1
+        self._write(
+            lambda connection: steps.append(
+                connection,
+                self.lease,
+                seq=seq,
+                attempt=self.attempt,
+                kind=kind,
+                intent=intent,
+                outcome=outcome,
+            )
+        )
+        now_ms = time.time_ns() // 1_000_000
+        row = StepRow(seq, self.attempt, kind, intent, now_ms, 1, outcome, None if outcome is None else now_ms)
+        self.rows.append(row)
+        return row
+
+    def _replace(self, row: StepRow, *, outcome: Mapping[str, Any] | None, executions: int) -> StepRow:
+        ended_ms = None if outcome is None else time.time_ns() // 1_000_000
+        changed = StepRow(row.seq, row.attempt, row.kind, row.intent, row.intent_ms, executions, outcome, ended_ms)
+        self.rows[self.rows.index(row)] = changed
+        return changed
+
+    def _write(self, change: Callable[[Connection], bool]) -> None:
+        if not self.database.transact(change):
+            raise StaleLease
+
+
+def records_of(row: StepRow) -> list[Record]:
+    """The guard's records that a step carries, in order."""
+    stored = [*row.intent.get("records", ()), *(row.outcome or {}).get("records", ())]
+    return [record_from_json(record) for record in stored]
+
+
+def as_stored(records: Sequence[Record]) -> list[dict[str, object]]:
+    """Records as a step keeps them."""
+    return [record_to_json(record) for record in records]
+
+
+def usage_of(rows: Sequence[StepRow]) -> Usage:
+    """Costs and counts of these steps. A model call whose answer was lost counts as made and paid for."""
+    cost = Decimal(0)
+    counted = Usage()
+    values = {
+        "steps": 0,
+        "model_calls": 0,
+        "tool_calls": 0,
+        "blocked_calls": 0,
+        "avoided_calls": 0,
+        "input_tokens": 0,
+        "output_tokens": 0,
+    }
+    for row in rows:
+        outcome = row.outcome or {}
+        if row.kind is StepKind.MODEL:
+            values["model_calls"] += row.executions
+            values["input_tokens"] += int(outcome.get("input_tokens", 0))
+            values["output_tokens"] += int(outcome.get("output_tokens", 0))
+            cost += Decimal(str(outcome.get("cost", "0")))
+        elif row.kind is StepKind.TOOL:
+            values["steps"] += 1
+            is_run = bool(row.intent.get("execute"))
+            values["tool_calls" if is_run else "blocked_calls"] += row.executions if is_run else 1
+        values["avoided_calls"] += int(outcome.get("avoided_calls", 0)) + int(row.intent.get("avoided_calls", 0))
+    return Usage(**values, cost=money(cost), currency=counted.currency)
