@@ -109,18 +109,33 @@ def draft(brief: Brief, model: Model, *, instructions: str, check: OutputCheck) 
 
 
 def parse_object(answer: Answer) -> dict[str, Any]:
-    """The JSON object in an answer, also when it stands in a code fence or between sentences."""
+    """The JSON object in an answer, also when it stands in a code fence or between sentences.
+
+    Raises `OutputInvalid` where there is none, and for what no database or JSON answer can hold: NaN and infinities, half
+    surrogate pairs, NUL characters.
+    """
     text = answer.text
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start:
         raise OutputInvalid(["there is no JSON object in the answer"], answer)
     try:
         value = json.loads(text[start : end + 1])
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise OutputInvalid(["the JSON in the answer is broken"], answer) from error
     if not isinstance(value, dict):
         raise OutputInvalid(["the answer is not a JSON object"], answer)
+    if _has_nul(value):
+        raise OutputInvalid(["the answer contains a NUL character"], answer)
     return value
+
+
+def _has_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(_has_nul(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(_has_nul(part) for part in value)
 
 
 def request_text(brief: Brief) -> str:
@@ -154,4 +169,4 @@ def fenced(fence: str, source: str, text: str, *, kind: str | None = None) -> st
     """Untrusted text as data, with its source named; quotes and angle brackets cannot break out of the fence's tag."""
     label = source.translate({ord(char): "_" for char in "<>\"'\n\r"})
     kind_label = f' kind="{kind}"' if kind else ""
-    return f'<{fence} source="{label}"{kind_label}>\n{text.replace(f"</{fence}>", "")}\n</{fence}>'
+    return f'<{fence} source="{label}"{kind_label}>\n{text.replace(fence, "data")}\n</{fence}>'

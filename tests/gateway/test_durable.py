@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -9,14 +10,16 @@ import resource
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.item import TERMINAL, Status, may_follow
+from gateway.item import TERMINAL, Item, Status, may_follow
+from gateway.store import items as item_store
+from gateway.store.engine import Database
 from tests import media
 from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
 from tests.gateway.raw_http import head, multipart
@@ -168,10 +171,17 @@ def test_items_accepted_while_no_worker_ran_are_worked_on_later(tmp_path: Path, 
     with httpx.Client(base_url=api.url, timeout=60, trust_env=False) as client:
         accepted = [submit(client, title=f"{name} {number}") for number in range(3)]
         api.kill()
-    with running("up", tmp_path) as service, service.client() as client:
-        for item_id in accepted:
-            item = settled(client, item_id)
-            assert (item["status"], item["claims"]) == ("succeeded", 1)
+    database = Database(f"sqlite:///{tmp_path / 'sluicegate.db'}")
+
+    def all_done() -> list[Item] | None:
+        with database.read() as connection:
+            items = [item for item_id in accepted if (item := item_store.get(connection, item_id))]
+        return items if all(item.status in TERMINAL for item in items) else None
+
+    with running("worker", tmp_path):
+        items = until(all_done, within_s=60)
+    database.close()
+    assert [(item.status, item.claims) for item in items] == [(Status.SUCCEEDED, 1)] * 3
 
 
 # --- leftovers ---
@@ -185,25 +195,32 @@ def _cut_upload(api: Service, keep: int) -> socket.socket:
     return connection
 
 
-def test_uploads_that_end_badly_leave_nothing_behind(tmp_path: Path, name: str) -> None:
+@pytest.fixture(scope="module")
+def small_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The API alone, for requests of at most 2.5 MB."""
+    folder = tmp_path_factory.mktemp("small")
+    with running("serve", folder, default_wait_s=0, max_request_bytes=2_500_000) as started:
+        yield started
+
+
+def test_uploads_that_end_badly_leave_nothing_behind(small_api: Service) -> None:
     random_place = random.Random(8)
-    with running("serve", tmp_path, default_wait_s=0, max_request_bytes=400_000) as api, api.client() as client:
-        client.get("/v1/items")
-        before = api.open_files()
+    photo = {"Content-Type": "image/jpeg"}
+    with small_api.client() as client:
+        blobs, items = small_api.blobs, client.get("/v1/items").json()
+        before = small_api.open_files()
         for _ in range(20):
-            _cut_upload(api, random_place.randrange(1, 300_000)).close()
-            with_length = client.post("/v1/items", content=bytes(500_000), headers={"Content-Type": "image/jpeg"})
-            counted = client.post(
-                "/v1/items", content=iter([bytes(250_000)] * 3), headers={"Content-Type": "image/jpeg"}
-            )
+            _cut_upload(small_api, random_place.randrange(1, 300_000)).close()
+            declared = client.post("/v1/items", content=bytes(2_500_001), headers=photo)
+            counted = client.post("/v1/items", content=iter([bytes(1_000_000)] * 3), headers=photo)
             of_a_type = client.post("/v1/items", content=bytes(100_000), headers={"Content-Type": "text/html"})
-            assert [with_length.status_code, counted.status_code, of_a_type.status_code] == [413, 413, 415]
-        until(lambda: not api.incoming)
-        until(lambda: api.open_files() <= before + 2)
-        assert client.get("/v1/items").json()["items"] == []
-        assert api.blobs == set()
-        kept = client.post("/v1/items", content=media.thumbnail(), headers={"Content-Type": "image/jpeg"}).json()
-        assert api.blobs == {kept["files"][0]["sha256"]}
+            assert [declared.status_code, counted.status_code, of_a_type.status_code] == [413, 413, 415]
+        until(lambda: not small_api.incoming)
+        until(lambda: small_api.open_files() <= before + 2)
+        assert client.get("/v1/items").json() == items
+        assert small_api.blobs == blobs
+        kept = client.post("/v1/items", content=media.thumbnail(), headers=photo).json()
+        assert small_api.blobs == blobs | {kept["files"][0]["sha256"]}
 
 
 def test_leftovers_of_a_killed_service_are_removed_at_its_next_start(tmp_path: Path) -> None:
@@ -228,9 +245,21 @@ def test_leftovers_of_a_killed_service_are_removed_at_its_next_start(tmp_path: P
 # --- no room ---
 
 
-def _jpeg_post(client: httpx.Client, size: int, **headers: str) -> httpx.Response:
-    content = b"\xff\xd8\xff" + os.urandom(size - 3)
-    return client.post("/v1/items", content=content, headers={"Content-Type": "image/jpeg", **headers})
+def _as_json(name: str) -> dict[str, Any]:
+    return {"content": b'{"title":"%s"}' % name.encode(), "headers": {"Content-Type": "application/json"}}
+
+
+def _as_photo(size: int) -> dict[str, Any]:
+    return {"content": b"\xff\xd8\xff" + os.urandom(size - 3), "headers": {"Content-Type": "image/jpeg"}}
+
+
+@contextlib.contextmanager
+def _file_limit(api: Service, limit: int) -> Iterator[None]:
+    """No file of the service may grow past this."""
+    _, most = resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (limit, most))
+    yield
+    resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (most, most))
 
 
 def _assert_storage_full(answer: httpx.Response) -> None:
@@ -241,53 +270,60 @@ def _assert_storage_full(answer: httpx.Response) -> None:
 
 
 @pytest.mark.parametrize(
-    "limit", [pytest.param(600_000, id="the-blob-is-too-much"), pytest.param(1, id="the-row-is-too-much")]
+    ("limit", "request_of"),
+    [
+        pytest.param(600_000, lambda name: _as_photo(2_000_000), id="no-room-for-the-file"),
+        pytest.param(1, _as_json, id="no-room-for-the-row"),
+        pytest.param(1, lambda name: _as_photo(2_000_000), id="no-room-at-all"),
+    ],
 )
-def test_upload_that_cannot_be_written_is_507_and_may_be_sent_again(tmp_path: Path, name: str, limit: int) -> None:
-    with running("serve", tmp_path, default_wait_s=0) as api, api.client() as client:
-        assert _jpeg_post(client, 1000).status_code == 201
-        _, most = resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (limit, most))
-        for content in (b'{"title":"%s"}' % name.encode(), b"\xff\xd8\xff" + os.urandom(2_000_000)):
-            kind = "application/json" if content[:1] == b"{" else "image/jpeg"
-            if limit == 1 or kind == "image/jpeg":
-                answer = client.post(
-                    "/v1/items", content=content, headers={"Content-Type": kind, "Idempotency-Key": f"{name}{kind[0]}"}
-                )
-                _assert_storage_full(answer)
-        assert len(client.get("/v1/items").json()["items"]) == 1
-        assert api.incoming == []
-        resource.prlimit(api.process.pid, resource.RLIMIT_FSIZE, (most, most))
-        again = client.post(
-            "/v1/items", content=content, headers={"Content-Type": kind, "Idempotency-Key": f"{name}{kind[0]}"}
-        )
+def test_upload_that_cannot_be_written_is_507_and_may_be_sent_again(
+    small_api: Service, name: str, limit: int, request_of: Callable[[str], dict[str, Any]]
+) -> None:
+    request = request_of(name)
+    request["headers"]["Idempotency-Key"] = name
+    with small_api.client() as client:
+        before = client.get("/v1/items").json()["items"]
+        with _file_limit(small_api, limit):
+            _assert_storage_full(client.post("/v1/items", **request))
+            assert client.get("/v1/items").json()["items"] == before
+            assert small_api.incoming == []
+        again = client.post("/v1/items", **request)
         assert again.status_code in {201, 202}, again.text
         assert "idempotent-replayed" not in again.headers
 
 
-def _can_mount() -> bool:
-    if os.geteuid() != 0:
-        return False
-    tried = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-    )
-    return tried.returncode == 0
-
-
-@pytest.mark.parametrize("is_read_only", [False, True][: 2 if _can_mount() else 0], ids=["full", "read-only"])
-def test_blob_folder_without_room_is_507(tmp_path: Path, is_read_only: bool) -> None:
-    folder = tmp_path / "blobs"
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
+    """A disk of 512 KiB, where we are allowed to make one; else the folder stays as it is."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", folder], check=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "none", folder], capture_output=True, check=False
+    )
     try:
-        with running("serve", tmp_path, default_wait_s=0) as api, api.client() as client:
-            if is_read_only:
-                subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-                assert client.get("/readyz").status_code == 503
-            _assert_storage_full(_jpeg_post(client, 1_000_000))
-            assert client.get("/v1/items").json()["items"] == []
-            assert api.incoming == []
-            subprocess.run(["mount", "-o", "remount,rw,size=8m", folder], check=True)
-            assert _jpeg_post(client, 1_000_000).status_code == 201
+        yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+
+
+def _remount(folder: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+
+
+def test_full_or_read_only_disk_is_507_until_there_is_room(tmp_path: Path) -> None:
+    folder = tmp_path / "blobs"
+    with _small_disk(folder), running("serve", tmp_path, default_wait_s=0) as api, api.client() as client:
+        if not folder.is_mount():
+            with _file_limit(api, 600_000):
+                _assert_storage_full(client.post("/v1/items", **_as_photo(1_000_000)))
+            return
+        _assert_storage_full(client.post("/v1/items", **_as_photo(1_000_000)))
+        _remount(folder, "ro")
+        _assert_storage_full(client.post("/v1/items", **_as_photo(1_000)))
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/v1/items").json()["items"] == []
+        assert api.incoming == []
+        _remount(folder, "rw,size=8m")
+        assert client.post("/v1/items", **_as_photo(1_000_000)).status_code == 201
+        assert client.get("/readyz").status_code == 200
