@@ -23,7 +23,7 @@ FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates python3 tesseract-ocr tesseract-ocr-chi-sim \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --home-dir /data sluicegate \
+    && useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin sluicegate \
     && install -d -o sluicegate -g sluicegate -m 0700 /data
 COPY --from=build /opt/sluicegate /opt/sluicegate
 ENV PATH=/opt/sluicegate/bin:$PATH PYTHONUNBUFFERED=1 SLUICEGATE_HOST=0.0.0.0 SLUICEGATE_PORT=8080 SLUICEGATE_DATA_DIR=/data

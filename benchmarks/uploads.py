@@ -111,7 +111,9 @@ async def one_connection(port: int, base: bytes, numbers: iter, until: float, ti
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 20" not in head.split(b"\r\n", 1)[0]:
             raise SystemExit(head.decode())
-        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+        length = next(
+            int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+        )
         await reader.readexactly(length)
         times.append(time.monotonic() - started)
     writer.close()
@@ -139,7 +141,18 @@ def main() -> None:
         (root / "bare_upload.py").write_text(BARE)
         (root / "files").mkdir()
         bare = Server(
-            [sys.executable, "-m", "uvicorn", "bare_upload:app", "--app-dir", folder, "--port", "{port}", "--log-level", "error"],
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "bare_upload:app",
+                "--app-dir",
+                folder,
+                "--port",
+                "{port}",
+                "--log-level",
+                "error",
+            ],
             {"BARE_FOLDER": str(root / "files")},
         )
         ours = Server(
@@ -149,7 +162,7 @@ def main() -> None:
         try:
             rates: dict[str, list[float]] = {"bare": [], "ours": []}
             p95: dict[str, list[float]] = {"bare": [], "ours": []}
-            for name, server in (("bare", bare), ("ours", ours)):
+            for server in (bare, ours):
                 asyncio.run(load(server.port, base, numbers, 1.0, options.connections))
             for _ in range(options.rounds):
                 for name, server in (("bare", bare), ("ours", ours)):
@@ -175,7 +188,9 @@ def main() -> None:
     print(f"Uploads of {len(base):,} bytes, {options.connections} connections, median of {options.rounds} rounds")
     print(f"{'server':<34}{'uploads/s':>10}{'p95 ms':>9}{'ratio':>8}")
     print(f"{'bare Starlette, write + fsync':<34}{figures['bare_per_s']:>10}{figures['bare_p95_ms']:>9}{1.0:>8}")
-    print(f"{'gateway, respond-async':<34}{figures['gateway_per_s']:>10}{figures['gateway_p95_ms']:>9}{figures['ratio']:>8}")
+    print(
+        f"{'gateway, respond-async':<34}{figures['gateway_per_s']:>10}{figures['gateway_p95_ms']:>9}{figures['ratio']:>8}"
+    )
 
 
 if __name__ == "__main__":

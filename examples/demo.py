@@ -281,8 +281,8 @@ def _demo(console: Console, folder: Path, stack: ExitStack, options: argparse.Na
 
 
 def _wait_for_interrupt(console: Console, url: str) -> None:
-    console.print(f"\nThe service stays up at {url}. Ctrl-C ends it.")
     try:
+        console.print(f"\nThe service stays up at {url}. Ctrl-C ends it.")
         threading.Event().wait()
     except KeyboardInterrupt:
         console.print("\nStopping the service …")

@@ -41,6 +41,7 @@ def _f(name: str, kind: type[bool] | type[int] | type[float] | type[str], unit: 
     return FactSpec(name, kind, unit, meaning, stage)
 
 
+# fmt: off
 FACTS: tuple[FactSpec, ...] = (
     _f("file.bytes", int, "bytes", Stage.SNIFF, "Size of the file."),
     _f("media.kind", str, "", Stage.SNIFF, "`image`, `pdf`, `audio` or `other`, by the leading bytes, never by name or declared type."),
@@ -102,6 +103,7 @@ FACTS: tuple[FactSpec, ...] = (
     _f("audio.listened_s", float, "s", Stage.TEXT, "Seconds that speech was looked for in; stops early once there is enough speech for every rule."),
     _f("cost.image_tokens", int, "tokens", Stage.HEADER, "What one look at this picture costs a vision model (OpenAI tile formula, detail high)."),
 )
+# fmt: on
 
 FACT_BY_NAME: Mapping[str, FactSpec] = {spec.name: spec for spec in FACTS}
 
