@@ -37,7 +37,9 @@ class FactSpec:
     stage: Stage
 
 
-def _f(name: str, kind: type[bool] | type[int] | type[float] | type[str], unit: str, stage: Stage, meaning: str) -> FactSpec:
+def _f(
+    name: str, kind: type[bool] | type[int] | type[float] | type[str], unit: str, stage: Stage, meaning: str
+) -> FactSpec:
     return FactSpec(name, kind, unit, meaning, stage)
 
 
