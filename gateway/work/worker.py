@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import threading
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 
 DRAIN_S = 18.0
 """How long a worker that was told to stop goes on with what it has in hand."""
+_WRITER = "gateway.agent.copywriter"
+"""Loads the model libraries (about 2 s), which the first item should not wait for."""
 POLL_S = 1.0
 """How often the queue is looked at without a signal."""
 
@@ -50,6 +53,7 @@ class Worker:
         for thread in threads:
             thread.start()
         self._services.warm_decoders()
+        threading.Thread(target=importlib.import_module, args=(_WRITER,), name="warm-writer", daemon=True).start()
         log.info("worker.started", worker=self.name, concurrency=settings.worker_concurrency)
         pool = ThreadPoolExecutor(settings.worker_concurrency, thread_name_prefix="item")
         self._claim_until_stopped(pool, settings.worker_concurrency)
