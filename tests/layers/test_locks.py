@@ -37,7 +37,7 @@ def test_everything_that_is_asked_for_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["build"]]
-    for extra in ("media", "agent", "service", "postgres", "s3"):
+    for extra in ("media", "agent", "service", "postgres", "s3", "celery"):
         wanted += extras[extra]
     names = {re.split(r"[\[<>=]", requirement)[0].lower().replace("_", "-") for requirement in wanted}
     assert names - set(pinned("requirements.lock")) == set()
