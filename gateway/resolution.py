@@ -188,7 +188,13 @@ def go_on(
         reviewer,
         Status.QUEUED,
         reason="resumed",
-        values={"epoch": item.epoch + 1, "escalation_id": None, "available_ms": at_ms},
+        values={
+            "epoch": item.epoch + 1,
+            "lost_claims": 0,
+            "failure": None,
+            "escalation_id": None,
+            "available_ms": at_ms,
+        },
         expected=expected,
     )
 
@@ -223,6 +229,7 @@ def _reroute(connection: Connection, item: Item, reviewer: Reviewer, decision: R
         values={
             "attempt": attempt,
             "epoch": 0,
+            "lost_claims": 0,
             "route": decision.route,
             "escalation_id": None,
             "available_ms": at_ms,

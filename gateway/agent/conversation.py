@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,9 @@ from gateway.store.steps import StepKind, StepRow
 
 NOT_RUN = "Not run: the turn had ended before this call."
 MAX_KEPT_ARGUMENTS = 64 * 1024
-"""Bytes of one call's arguments that the conversation keeps; longer ones would be sent again with every request."""
+"""Bytes of one call's arguments that are kept; longer ones would be sent again with every request."""
+CUT_ARGUMENTS = '{"cut": "too long"}'
+"""What stands for longer ones, in the conversation and before the guard: no tool takes it."""
 MAX_CALLS_KEPT = 64
 """Calls of one message that the conversation keeps."""
 
@@ -43,33 +46,36 @@ def stored_response(response: ModelResponse) -> list[Any]:
     return list(ModelMessagesTypeAdapter.dump_python([response], mode="json"))
 
 
-def tidy(response: ModelResponse, *, turn: int) -> tuple[ModelResponse, Sequence[ToolCallPart]]:
-    """The response as the conversation can keep it, and the calls as the model made them.
+def tidy(response: ModelResponse, *, turn: int) -> ModelResponse:
+    """The response as the run goes on with it: the same on the worker that asked and on any that takes over.
 
     Call ids become unique within the run, since providers want one result for each; what a model repeats or leaves out
-    is its own affair. Overlong arguments are kept as a mark only.
+    is its own affair. Names that no provider would take back, overlong arguments and surplus calls are cut.
     """
     kept: list[Any] = []
-    calls: list[ToolCallPart] = []
+    calls = 0
     for part in response.parts:
         if isinstance(part, TextPart):
             kept.append(replace(part, content=part.content[:MAX_KEPT_ARGUMENTS]))
-        elif isinstance(part, ToolCallPart) and len(calls) < MAX_CALLS_KEPT:
-            name = "".join(char if char.isalnum() or char in "_-" else "_" for char in part.tool_name)[:64] or "unnamed"
-            args = part.args if isinstance(part.args, str) or part.args is None else dict(part.args)
-            call = ToolCallPart(name, args, tool_call_id=f"call_{turn}_{len(calls) + 1}")
-            calls.append(call)
-            is_long = len(call.args_as_json_str()) > MAX_KEPT_ARGUMENTS if _is_writable(call) else True
-            kept.append(replace(call, args='{"cut": true}') if is_long else call)
-    return replace(response, parts=kept or [TextPart("")]), calls
+        elif isinstance(part, ToolCallPart) and calls < MAX_CALLS_KEPT:
+            calls += 1
+            kept.append(ToolCallPart(_name(part.tool_name), _kept(part), tool_call_id=f"call_{turn}_{calls}"))
+    return replace(response, parts=kept or [TextPart("")])
 
 
-def _is_writable(call: ToolCallPart) -> bool:
+def _name(name: str) -> str:
+    """A name of the characters that providers allow; a changed one is never that of a tool, since those have no dash."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:64] or "-"
+
+
+def _kept(part: ToolCallPart) -> str:
+    """The arguments as JSON text, as the model wrote them."""
     try:
-        call.args_as_json_str().encode()
+        text = part.args if isinstance(part.args, str) else part.args_as_json_str()
+        size = len(text.encode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
-        return False
-    return True
+        return CUT_ARGUMENTS
+    return CUT_ARGUMENTS if size > MAX_KEPT_ARGUMENTS else text or "{}"
 
 
 class Conversation:
@@ -128,8 +134,9 @@ class Conversation:
         return UserPromptPart(content)
 
     def _is_blind(self) -> bool:
-        """After a fallback the run goes on by text alone: pictures are no longer sent."""
-        return any(row.kind is StepKind.CONTROL and row.intent.get("control") == "fall_back" for row in self._rows)
+        """After a fallback the run goes on by text alone, until a person opens the tools again."""
+        controls = (row.intent.get("control") for row in reversed(self._rows) if row.kind is StepKind.CONTROL)
+        return next((control for control in controls if control in {"fall_back", "resume"}), None) == "fall_back"
 
     def _returns(self, row: StepRow) -> Iterator[ToolReturnPart]:
         by_index = self._tool_rows(row.seq)

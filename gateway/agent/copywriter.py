@@ -11,7 +11,7 @@ from typing import Any
 from fallback.route import Capabilities, Route
 from fallback.text_only import Brief, OutputInvalid, draft, request_text
 from gateway.agent import evidence, offline
-from gateway.agent.executor import AgentRun, ChatModel, Limits, build_guard
+from gateway.agent.executor import LOST, AgentRun, ChatModel, Limits, build_guard
 from gateway.agent.journal import Journal
 from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
 from gateway.agent.offline_model import OfflineModel
@@ -174,7 +174,8 @@ def _close_lost_request(services: Services, journal: Journal, profile: Profile) 
     for row in journal.current:
         if row.kind is StepKind.MODEL and row.outcome is None:
             run = profile.typical_run
-            journal.finish(row, {"error": "worker_lost", **_spent(services, run.prompt_tokens, run.output_tokens)})
+            spent = _spent(services, run.prompt_tokens, run.output_tokens)
+            journal.finish(row, {"error": LOST, **spent}, is_progress=False)
 
 
 def _spent(services: Services, input_tokens: int, output_tokens: int) -> dict[str, Any]:

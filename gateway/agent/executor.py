@@ -18,11 +18,18 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from fallback.text_only import Answer, Brief, OutputInvalid, Picture, fenced, parse_object, request_text
-from gateway.agent.conversation import Conversation, PendingCall, stored_response, tidy
+from gateway.agent.conversation import (
+    CUT_ARGUMENTS,
+    MAX_KEPT_ARGUMENTS,
+    Conversation,
+    PendingCall,
+    stored_response,
+    tidy,
+)
 from gateway.agent.journal import Journal, as_stored
 from gateway.agent.models import ModelFailed
 from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Written
-from gateway.agent.packet import halt_packet, stop_packet
+from gateway.agent.packet import case_of, halt_packet, stop_packet
 from gateway.agent.prices import Prices
 from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool
 from gateway.profiles import Profile
@@ -45,8 +52,10 @@ log = structlog.get_logger()
 
 MAX_NUDGES = 2
 """How often a model that answers with neither a call nor valid copy is told what is expected."""
-MAX_ARGUMENT_CHARS = 1024 * 1024
-"""Longer arguments are judged, but not read."""
+LOST = "worker_lost"
+"""The error of a model request whose worker died before the answer was written down."""
+_MOST_TOKENS = 10_000_000
+_GOES_ON = frozenset({"resume", "fall_back"})
 _NUDGE = "That was neither a tool call nor a valid copy. Call save_copy with the finished copy, using only what is known so far."
 _FALLEN_BACK = (
     "The tool {tool} is closed for the rest of this run: it brought nothing new. Pictures are no longer shown. Write the "
@@ -92,13 +101,29 @@ class AgentRun:
         """
         if not any(row.kind is StepKind.PROMPT for row in self.journal.current):
             self._begin(brief)
+        self._remember_readings()
         self._close_lost_model_call()
         while True:
-            ended = self._carry_out(self._conversation().pending_calls())
-            if ended is None:
-                ended = self._ask()
+            ended = self._go_on()
             if ended is not None:
                 return ended
+
+    def _go_on(self) -> WritingOutcome | None:
+        """The next thing to do, by the journal alone: whoever takes over from a dead worker does what it was about to."""
+        last = self.journal.current[-1]
+        outcome = last.outcome or {}
+        if "copy" in outcome:
+            return self._written(outcome["copy"])
+        halt = self._standing_halt()
+        if halt is not None:
+            return self._end_at(halt)
+        pending = self._conversation().pending_calls()
+        if pending:
+            self._carry_out(pending)
+            return None
+        if last.kind is StepKind.MODEL and "response" in outcome:
+            return self._take_text()
+        return self._ask()
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -116,11 +141,11 @@ class AgentRun:
             if row.kind is StepKind.MODEL and row.outcome is None:
                 run = self.bench.profile.typical_run
                 self._finish_model(
-                    row, {"error": "worker_lost"}, input_tokens=run.prompt_tokens, output_tokens=run.output_tokens
+                    row, {"error": LOST}, input_tokens=run.prompt_tokens, output_tokens=run.output_tokens
                 )
 
     def _ask(self) -> WritingOutcome | None:
-        """One request; None when the run goes on."""
+        """One request; None when it was answered."""
         conversation = self._conversation()
         try:
             self._check_outer_belt()
@@ -129,8 +154,7 @@ class AgentRun:
         row = self.journal.begin(StepKind.MODEL, {"request": self._requests() + 1, "model": self.model.name})
         try:
             response = self.model.respond(conversation.messages(), self._open_tools())
-            kept, calls = tidy(response, turn=row.seq)
-            outcome = {"response": stored_response(kept)}
+            outcome = {"response": stored_response(tidy(response, turn=row.seq))}
         except ModelFailed as error:
             self._finish_model(row, {"error": error.code}, input_tokens=0, output_tokens=0)
             return self._model_failed(error)
@@ -141,26 +165,16 @@ class AgentRun:
             )
         usage = response.usage
         self._finish_model(row, outcome, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-        if calls:
-            return self._carry_out(
-                [PendingCall(index, part, None) for index, part in enumerate(calls)], is_first_time=True
-            )
-        return self._take_text()
+        return None
 
     def _finish_model(self, row: StepRow, outcome: Mapping[str, Any], *, input_tokens: int, output_tokens: int) -> None:
+        input_tokens, output_tokens = _counted(input_tokens), _counted(output_tokens)
         cost = self.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
         self.guard.charge(tokens=input_tokens + output_tokens, cost=float(cost), now=time.time())
         assert self.guard.last_record is not None
-        self.journal.finish(
-            row,
-            {
-                **outcome,
-                "input_tokens": input_tokens,
-                "output_tokens": output_tokens,
-                "cost": str(cost),
-                "records": as_stored([self.guard.last_record]),
-            },
-        )
+        spent = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost)}
+        stored = {**outcome, **spent, "records": as_stored([self.guard.last_record])}
+        self.journal.finish(row, stored, is_progress=outcome.get("error") != LOST)
 
     def _take_text(self) -> WritingOutcome | None:
         """A message without calls: the copy itself, or a reason to say once more what is expected."""
@@ -172,7 +186,7 @@ class AgentRun:
         copy.pop("produced_by", None)
         if copy and not self.bench.profile.output_errors(copy):
             return self._written(copy)
-        if self._controls("nudge") >= MAX_NUDGES:
+        if self._nudges() >= MAX_NUDGES:
             return self._stopped("no_copy", "The model answered again and again with neither a call nor a valid copy.")
         self.journal.record(StepKind.CONTROL, {"control": "nudge", "text": _NUDGE})
         return None
@@ -187,7 +201,8 @@ class AgentRun:
     def _check_outer_belt(self) -> None:
         """Raises `UsageLimitExceeded` where the guard's own budgets should long have stopped the run."""
         spent = self.journal.usage()
-        UsageLimits(request_limit=2 * self.limits.steps + MAX_NUDGES).check_before_request(
+        steps = self.guard.spent.steps_max or self.limits.steps
+        UsageLimits(request_limit=2 * steps + MAX_NUDGES).check_before_request(
             RunUsage(requests=self._requests(), input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
         )
 
@@ -201,20 +216,19 @@ class AgentRun:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, calls: Sequence[PendingCall], *, is_first_time: bool = False) -> WritingOutcome | None:
-        """The calls of one message in order; None when all have their result and the run goes on."""
+    def _carry_out(self, calls: Sequence[PendingCall]) -> None:
+        """The calls of one message in order, until one of them ends the turn; the others are closed unrun."""
         turn = self._last_turn()
         for call in calls:
-            ended = self._carry_out_one(call, turn)
-            if ended is not None:
-                return ended
-            if self._controls_after(turn):
-                return None  # the run fell back: the other calls of this message are closed unrun
-        return None
+            self._carry_out_one(call, turn)
+            outcome = self.journal.current[-1].outcome or {}
+            if "halt" in outcome or "copy" in outcome:
+                return
 
-    def _carry_out_one(self, pending: PendingCall, turn: int) -> WritingOutcome | None:
+    def _carry_out_one(self, pending: PendingCall, turn: int) -> None:
         if pending.row is not None:  # begun by a worker that died: run again, counted once more, judged already
-            return self._execute(pending.part, self.journal.begin_again(pending.row))
+            self._execute(pending.part, self.journal.begin_again(pending.row))
+            return
         call = _guard_call(pending.part, turn)
         decision = self.guard.before(call, now=time.time())
         assert self.guard.last_record is not None
@@ -230,12 +244,15 @@ class AgentRun:
             "records": as_stored([self.guard.last_record]),
         }
         if decision.execute:
-            return self._execute(pending.part, self.journal.begin(StepKind.TOOL, intent))
-        self.journal.record(StepKind.TOOL, intent, {"content": self._unrun_content(decision), "avoided_calls": 1})
-        return self._halted(decision) if decision.ends_turn else None
+            self._execute(pending.part, self.journal.begin(StepKind.TOOL, intent))
+            return
+        self.journal.record(
+            StepKind.TOOL, intent, {"content": self._unrun_content(decision), **self._halt_of(decision)}
+        )
 
-    def _execute(self, part: ToolCallPart, row: StepRow) -> WritingOutcome | None:
+    def _execute(self, part: ToolCallPart, row: StepRow) -> None:
         started = time.monotonic()
+        known = dict(self.bench.read_texts)
         result, failure = self._run_tool(part)
         outcome = _outcome(result, failure, ms=(time.monotonic() - started) * 1000)
         call = _guard_call(part, row.intent["turn"])
@@ -246,16 +263,14 @@ class AgentRun:
             "content": content,
             "code": None if failure is None else failure.code,
             "action": decision.action.value,
+            "read": {part: text for part, text in self.bench.read_texts.items() if known.get(part) != text},
             "records": as_stored([self.guard.last_record]),
+            **self._halt_of(decision),
         }
         tool = self.tools.get(part.tool_name)
-        is_copy = tool is not None and tool.is_final and failure is None
-        if is_copy:
+        if tool is not None and tool.is_final and failure is None:
             stored["copy"] = _arguments(part)
         self.journal.finish(row, stored)
-        if is_copy:
-            return self._written(stored["copy"])
-        return self._halted(decision) if decision.ends_turn else None
 
     def _run_tool(self, part: ToolCallPart) -> tuple[Any, ToolFailed | None]:
         tool = self.tools.get(part.tool_name)
@@ -284,8 +299,10 @@ class AgentRun:
         result = {name: value for name, value in copy.items() if name != "produced_by"}
         return Written({**result, "produced_by": self.model.name}, self.journal.usage())
 
-    def _halted(self, decision: Decision) -> WritingOutcome | None:
-        """What the policy wants after a halt; None when the run goes on without the tool."""
+    def _halt_of(self, decision: Decision) -> dict[str, Any]:
+        """What a step keeps of a halt, so that any worker can carry out what the policy wants; empty when there is none."""
+        if not decision.ends_turn:
+            return {}
         next_step = self._next_step(decision)
         reason = _reason(decision)
         log.warning(
@@ -296,18 +313,35 @@ class AgentRun:
             halt=decision.halt_number,
             next=next_step.value,
         )
+        left = max((decision.counts.steps_max or self.limits.steps) - decision.counts.steps, 0)
+        case = case_of(decision, self.journal)
+        halt = {"next": next_step.value, "reason": reason, "tool": decision.tool, "left": left, "case": case}
+        return {"halt": halt}
+
+    def _standing_halt(self) -> Mapping[str, Any] | None:
+        """The halt at which the run stands, if nobody has let it go on."""
+        for row in reversed(self.journal.current):
+            if row.kind is StepKind.CONTROL and row.intent.get("control") in _GOES_ON:
+                return None
+            if row.outcome is not None and "halt" in row.outcome:
+                halt: Mapping[str, Any] = row.outcome["halt"]
+                return halt
+        return None
+
+    def _end_at(self, halt: Mapping[str, Any]) -> WritingOutcome | None:
+        """What the policy wants after a halt; None when the run goes on without the tool."""
+        next_step = NextStep(halt["next"])
         if next_step is NextStep.FALLBACK:
-            self._fall_back(decision.tool)
+            self._fall_back(halt["tool"])
             return None
-        self._record_avoided(decision)
         usage = self.journal.usage()
-        packet = halt_packet(decision, self.journal, usage, self.limits.steps, signature=decision.signature)
+        packet = halt_packet(halt["case"], self.journal, usage, self.guard.spent.steps_max or self.limits.steps)
         if next_step is NextStep.HUMAN:
-            return Escalated(reason, decision.tool, packet, usage)
+            return Escalated(halt["reason"], halt["tool"], packet, usage)
         if next_step is NextStep.STOP:
-            return Halted(reason, packet, usage)
-        detail = f"{decision.tool} failed again and again with the same error, so the run was ended."
-        return Failed(reason, detail, retryable=False, usage=usage)
+            return Halted(halt["reason"], packet, usage)
+        detail = f"{halt['tool']} failed again and again with the same error, so the run was ended."
+        return Failed(halt["reason"], detail, retryable=False, usage=usage)
 
     def _next_step(self, decision: Decision) -> NextStep:
         is_budget = decision.end_reason is EndReason.BUDGET
@@ -333,11 +367,6 @@ class AgentRun:
             },
         )
 
-    def _record_avoided(self, decision: Decision) -> None:
-        """The calls that the run's own budget would still have allowed: what it could have gone on burning."""
-        left = max(self.limits.steps - decision.counts.steps, 0)
-        self.journal.record(StepKind.CONTROL, {"control": "halt", "reason": _reason(decision), "avoided_calls": left})
-
     def _stopped(self, reason: str, sentence: str) -> Escalated:
         usage = self.journal.usage()
         return Escalated(reason, None, stop_packet(sentence, self.journal, usage, self.limits.steps), usage)
@@ -354,11 +383,19 @@ class AgentRun:
         rows = (row.seq for row in reversed(self.journal.current) if row.kind is StepKind.MODEL)
         return next(rows, 0)
 
-    def _controls(self, control: str) -> int:
-        return sum(row.intent.get("control") == control for row in self.journal.current)
+    def _nudges(self) -> int:
+        """Since a person last let the run go on."""
+        count = 0
+        for row in self.journal.current:
+            if row.kind is StepKind.CONTROL:
+                control = row.intent.get("control")
+                count = 0 if control == "resume" else count + (control == "nudge")
+        return count
 
-    def _controls_after(self, turn: int) -> bool:
-        return any(row.kind is StepKind.CONTROL and row.seq > turn for row in self.journal.current)
+    def _remember_readings(self) -> None:
+        """Texts that an earlier worker read, for `lookup_attributes`."""
+        for row in self.journal.current:
+            self.bench.read_texts.update((row.outcome or {}).get("read", {}))
 
 
 def build_guard(journal: Journal, policy: GuardPolicy, tools: Iterable[Tool], facts: Mapping[str, object]) -> Guard:
@@ -366,6 +403,11 @@ def build_guard(journal: Journal, policy: GuardPolicy, tools: Iterable[Tool], fa
     return Guard.from_trace(
         journal.trace(), policy, tools={tool.name: tool.traits for tool in tools}, facts=dict(facts)
     )
+
+
+def _counted(tokens: int) -> int:
+    """Tokens as an endpoint reports them, within what can be true."""
+    return min(max(tokens, 0), _MOST_TOKENS)
 
 
 def _guard_call(part: ToolCallPart, turn: int) -> ToolCall:
@@ -379,9 +421,11 @@ def _arguments(part: ToolCallPart) -> dict[str, Any]:
     value: Any = part.args
     if value is None or value == "":
         return {}
+    if value == CUT_ARGUMENTS:
+        raise ToolFailed(
+            INVALID_ARGUMENTS, f"The arguments are too long; at most {MAX_KEPT_ARGUMENTS:,} bytes are read."
+        )
     if isinstance(value, str):
-        if len(value) > MAX_ARGUMENT_CHARS:
-            raise ToolFailed(INVALID_ARGUMENTS, f"The arguments have {len(value):,} characters; that is too long.")
         try:
             value = loads(value)
         except JsonRefused as error:

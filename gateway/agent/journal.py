@@ -50,9 +50,13 @@ class Journal:
         """Write a step that is over as soon as it is written, such as a refused call. Raises `StaleLease`."""
         return self._append(kind, intent, outcome or {})
 
-    def finish(self, row: StepRow, outcome: Mapping[str, Any]) -> StepRow:
-        """Write what a step brought. Raises `StaleLease`."""
-        self._write(lambda connection: steps.finish(connection, self.lease, seq=row.seq, outcome=outcome))
+    def finish(self, row: StepRow, outcome: Mapping[str, Any], *, is_progress: bool = True) -> StepRow:
+        """Write what a step brought, or (no progress) that its worker was lost. Raises `StaleLease`."""
+        self._write(
+            lambda connection: steps.finish(
+                connection, self.lease, seq=row.seq, outcome=outcome, is_progress=is_progress
+            )
+        )
         return self._replace(row, outcome=outcome, executions=row.executions)
 
     def begin_again(self, row: StepRow) -> StepRow:
@@ -117,7 +121,6 @@ def usage_of(rows: Sequence[StepRow]) -> Usage:
         "model_calls": 0,
         "tool_calls": 0,
         "blocked_calls": 0,
-        "avoided_calls": 0,
         "input_tokens": 0,
         "output_tokens": 0,
     }
@@ -132,5 +135,16 @@ def usage_of(rows: Sequence[StepRow]) -> Usage:
             values["steps"] += 1
             is_run = bool(row.intent.get("execute"))
             values["tool_calls" if is_run else "blocked_calls"] += row.executions if is_run else 1
-        values["avoided_calls"] += int(outcome.get("avoided_calls", 0)) + int(row.intent.get("avoided_calls", 0))
-    return Usage(**values, cost=money(cost), currency=counted.currency)
+    avoided = values["blocked_calls"] + _left_at_halts(rows)
+    return Usage(**values, avoided_calls=avoided, cost=money(cost), currency=counted.currency)
+
+
+def _left_at_halts(rows: Sequence[StepRow]) -> int:
+    """The calls that the budgets of halted attempts would still have allowed: what they could have gone on burning."""
+    left: dict[int, int] = {}
+    for row in rows:
+        if row.outcome is not None and "halt" in row.outcome:
+            left[row.attempt] = int(row.outcome["halt"]["left"])
+        elif row.kind is StepKind.CONTROL and row.intent.get("control") in {"resume", "fall_back"}:
+            left.pop(row.attempt, None)
+    return sum(left.values())

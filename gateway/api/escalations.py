@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from gateway.wiring import Services
 T = TypeVar("T")
 
 _DEFAULT_LEASE_S, _MOST_LEASE_S = 300, 900
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _FILTERS = ("status", "reason", "tool", "profile", "group", "priority", "assignee", "due_before", "item")
 
 
@@ -65,7 +67,7 @@ class EscalationRoutes:
         wanted = values.query(request, (*_FILTERS, "cursor", "limit"))
         principal = principal_of(request.scope["state"])
         limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        after = _place(wanted)
         where = _filter(wanted, _holder(request, principal))
         found = await self._read(
             lambda connection: store.page(
@@ -73,7 +75,7 @@ class EscalationRoutes:
             )
         )
         page = found[:limit]
-        cursor = values.encode_cursor(page[-1].due_ms, page[-1].id) if len(found) > limit else None
+        cursor = _cursor(page[-1]) if len(found) > limit else None
         return JSONResponse({"escalations": [escalation_json(record) for record in page], "next_cursor": cursor})
 
     async def get(self, escalation_id: str, request: Request) -> Response:
@@ -241,8 +243,7 @@ def _decide(
             f"The escalation has version {record.version} now, not {version}. Read it again before you decide.",
             extra={"version": record.version},
         )
-    resolution.apply(connection, services.profiles, record, wanted, reviewer)
-    store.resolve(
+    is_first = store.resolve(
         connection,
         escalation_id,
         token=wanted.lease_token,
@@ -251,6 +252,10 @@ def _decide(
         key=key,
         fingerprint=mark,
     )
+    if not is_first:  # another transaction was quicker since we looked
+        latest = store.get(connection, escalation_id, tenant=tenant)
+        raise _already_resolved(latest) if latest is not None and latest.resolution is not None else _lease_lost(record)
+    resolution.apply(connection, services.profiles, record, wanted, reviewer)
     resolved = store.get(connection, escalation_id, tenant=tenant)
     assert resolved is not None
     return resolved, False
@@ -286,11 +291,28 @@ def _holder(request: Request, principal: Principal) -> str:
     return f"person:{person}"
 
 
+def _cursor(last: EscalationRecord) -> str:
+    return values.encode_cursor(last.due_ms, f"{last.priority}/{last.id}")
+
+
+def _place(wanted: dict[str, str]) -> store.Place | None:
+    """The case after which the next page begins."""
+    after = values.decode_cursor(wanted)
+    if after is None:
+        return None
+    priority, _, escalation_id = after[1].partition("/")
+    if not _WHOLE_NUMBER.fullmatch(priority) or not escalation_id:
+        raise invalid(
+            "The cursor is not valid.", FieldError("cursor", "cursor", "Send the `next_cursor` as it was given.")
+        )
+    return store.Place(after[0], int(priority), escalation_id)
+
+
 def _filter(wanted: Mapping[str, str], me: str) -> CaseFilter:
     assignee = wanted.get("assignee")
     statuses = wanted.get("status")
     priority = wanted.get("priority")
-    if priority is not None and not priority.lstrip("-").isdigit():
+    if priority is not None and not _WHOLE_NUMBER.fullmatch(priority):
         raise invalid("`priority` must be a whole number.", FieldError("priority", "type", "Send a whole number."))
     return CaseFilter(
         status=None if statuses is None else _known_statuses(statuses.split(",")),
@@ -298,7 +320,7 @@ def _filter(wanted: Mapping[str, str], me: str) -> CaseFilter:
         tool=wanted.get("tool"),
         profile=wanted.get("profile"),
         group=wanted.get("group"),
-        priority=None if priority is None else int(priority[:9]),
+        priority=None if priority is None else int(priority),
         assignee=me if assignee == "me" else None if assignee in {None, "none"} else assignee,
         unassigned=assignee == "none",
         due_before_ms=values.moment(dict(wanted), "due_before"),

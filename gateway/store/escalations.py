@@ -138,13 +138,29 @@ class CaseFilter:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page of the queue ended."""
+
+    due_ms: int
+    priority: int
+    id: str
+
+    def condition(self) -> sa.ColumnElement[bool]:
+        """What comes after it, in SQL: later due, or due at the same time with less priority, or else by id."""
+        columns = escalations.c
+        is_next = sa.and_(columns.priority == self.priority, columns.id > self.id)
+        is_less = sa.or_(columns.priority < self.priority, is_next)
+        return sa.or_(columns.due_ms > self.due_ms, sa.and_(columns.due_ms == self.due_ms, is_less))
+
+
 def page(
-    connection: Connection, *, tenant: str, where: CaseFilter, after: tuple[int, str] | None, limit: int
+    connection: Connection, *, tenant: str, where: CaseFilter, after: Place | None, limit: int
 ) -> list[EscalationRecord]:
     """Up to `limit` cases, the soonest due first, then by priority."""
     query = sa.select(escalations).where(escalations.c.tenant == tenant, *where.conditions())
     if after is not None:
-        query = query.where(sa.tuple_(escalations.c.due_ms, escalations.c.id) > sa.tuple_(*map(sa.literal, after)))
+        query = query.where(after.condition())
     query = query.order_by(escalations.c.due_ms, escalations.c.priority.desc(), escalations.c.id).limit(limit)
     return [_record(row) for row in connection.execute(query)]
 

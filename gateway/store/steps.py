@@ -71,10 +71,7 @@ def append(
     intent: Mapping[str, Any],
     outcome: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Write a step under the lease; False if the lease is stale, and then nothing was written.
-
-    A new step is a sign of life: the count of workers lost in a row starts again.
-    """
+    """Write a step under the lease; False if the lease is stale, and then nothing was written."""
     if not holds(connection, lease):
         return False
     at_ms = now_ms(connection)
@@ -89,8 +86,17 @@ def append(
         outcome=outcome,
         at_ms=at_ms,
     )
-    connection.execute(items.update().where(items.c.id == lease.item_id, items.c.lost_claims > 0).values(lost_claims=0))
+    if outcome is not None:
+        _note_progress(connection, lease)
     return True
+
+
+def _note_progress(connection: Connection, lease: Lease) -> None:
+    """A finished step is a sign of life: the count of workers lost in a row starts again.
+
+    A step that was only begun is none: a call that kills every worker would else be begun for ever.
+    """
+    connection.execute(items.update().where(items.c.id == lease.item_id, items.c.lost_claims > 0).values(lost_claims=0))
 
 
 def insert(
@@ -122,8 +128,13 @@ def insert(
     )
 
 
-def finish(connection: Connection, lease: Lease, *, seq: int, outcome: Mapping[str, Any]) -> bool:
-    """Write what a step brought; False if the lease is stale or the step has its outcome already."""
+def finish(
+    connection: Connection, lease: Lease, *, seq: int, outcome: Mapping[str, Any], is_progress: bool = True
+) -> bool:
+    """Write what a step brought; False if the lease is stale or the step has its outcome already.
+
+    `is_progress` says that it was carried out, and not only closed for a worker that was lost.
+    """
     if not holds(connection, lease):
         return False
     changed = connection.execute(
@@ -131,6 +142,8 @@ def finish(connection: Connection, lease: Lease, *, seq: int, outcome: Mapping[s
         .where(steps.c.item_id == lease.item_id, steps.c.seq == seq, steps.c.outcome_ms.is_(None))
         .values(outcome=dict(outcome), outcome_ms=now_ms(connection))
     )
+    if changed.rowcount == 1 and is_progress:
+        _note_progress(connection, lease)
     return changed.rowcount == 1
 
 
