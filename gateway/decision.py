@@ -119,6 +119,5 @@ def _saved(
 ) -> Mapping[str, Any] | None:
     if route.route is Route.AGENT or not files:
         return None
-    image_tokens = sum(int(file.screening.facts.get("cost.image_tokens", 0)) for file in files)
     spent = route.capabilities.max_requests or 0
-    return prices.saved(profile, image_tokens=image_tokens, spent_requests=spent)
+    return prices.saved(profile, [file.screening.facts for file in files], spent_requests=spent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fallback.route import CAPABILITIES, Route
@@ -14,6 +13,7 @@ from gateway.decision import ScreenedFile
 from gateway.item import Item
 from gateway.profiles import Profile
 from gateway.wiring import Services
+from prefilters.probes.cost import image_costs
 from prefilters.probes.text import token_count
 
 FORMATS = ("openai.chat", "neutral")
@@ -38,10 +38,11 @@ def build_payload(
 ) -> dict[str, Any]:
     """The payload in one of `FORMATS`. On the text-only route it has no image parts at all. Blocks while files are read."""
     capabilities = CAPABILITIES[route]
+    price = services.prices.reference
     brief = evidence.gather(
         services, item, profile, files, capabilities, read_pictures=route is Route.TEXT_ONLY, max_side=max_side
     )
-    text = request_text(replace(brief, pictures=brief.pictures))
+    text = request_text(brief)
     content = _chat_content(text, brief, detail) if form == "openai.chat" else _neutral_content(text, brief)
     banned = [] if capabilities.visual_tools else [tool for tool in profile.tools if tool in _VISUAL_TOOLS]
     hint = _ROUTE_HINTS.get(route)
@@ -58,8 +59,8 @@ def build_payload(
         },
         "token_estimate": {
             "text": token_count(text),
-            "image": sum(_image_tokens(files, picture) for picture in brief.pictures),
-            "method": "o200k_base for text, OpenAI tiles for pictures",
+            "image": sum(price.image_tokens(image_costs(picture.width, picture.height)) for picture in brief.pictures),
+            "method": f"o200k_base for text, {price.look.value} for pictures as {price.model} counts them",
         },
         "media": [
             {"part": picture.part, "width": picture.width, "height": picture.height, "bytes": len(picture.content)}
@@ -104,10 +105,3 @@ def _neutral_content(text: str, brief: Brief) -> list[dict[str, Any]]:
 
 def _data_url(picture: Picture) -> str:
     return f"data:{picture.media_type};base64,{base64.b64encode(picture.content).decode()}"
-
-
-def _image_tokens(files: Sequence[ScreenedFile], picture: Picture) -> int:
-    for file in files:
-        if file.record.part == picture.part:
-            return int(file.screening.facts.get("cost.image_tokens", 0))
-    return 0

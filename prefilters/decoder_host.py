@@ -54,12 +54,18 @@ class Answer:
 
 
 def main(control_fd: int, service_pid: int, preload: Sequence[str]) -> None:
-    """Serve fork requests on `control_fd` until the service is gone."""
+    """Serve fork requests on `control_fd` until the service is gone.
+
+    `preload` names modules, or functions of modules (`module:function`), that all workers are to find loaded.
+    """
     control = socket.socket(fileno=control_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     level = _confine()
     for name in preload:
-        importlib.import_module(name)
+        module, _, function = name.partition(":")
+        loaded = importlib.import_module(module)
+        if function:
+            getattr(loaded, function)()
     _calm_decoders()
     control.send(json.dumps(level).encode())
     workers: set[int] = set()

@@ -61,7 +61,13 @@ class Bulkhead(StrEnum):
 
 
 _PRELOAD: Mapping[Bulkhead, tuple[str, ...]] = {
-    Bulkhead.DECODE: ("prefilters.probes.image", "prefilters.probes.pdf", "prefilters.probes.audio"),
+    Bulkhead.DECODE: (
+        "prefilters.probes.image",
+        "prefilters.probes.pdf",
+        "prefilters.probes.audio",
+        "prefilters.probes.barcode",
+        "prefilters.probes.text:load_tokens",
+    ),
     Bulkhead.OCR: (
         "prefilters.probes.image",
         "prefilters.probes.pdf",

@@ -14,8 +14,7 @@ from prefilters.limits import DecodeLimits
 from prefilters.pool import Bulkhead, DecoderPool
 
 if TYPE_CHECKING:
-    from prefilters.probes.barcode import Barcode
-    from prefilters.probes.look import Appearance
+    from prefilters.probes.look import Appearance, Barcode
     from prefilters.probes.text import Box, TextReading
 
 MAX_PAGES_READ = 20
@@ -52,7 +51,7 @@ def read_region(
 
 def read_pages(pool: DecoderPool, path: Path, limits: DecodeLimits, pages: Sequence[int]) -> list[str]:
     """The text of some pages of a PDF, numbered from 0."""
-    return pool.run(_page_texts, path, limits, tuple(pages), bulkhead=Bulkhead.OCR)
+    return pool.run(_page_texts, path, limits, tuple(pages))
 
 
 def read_barcodes(pool: DecoderPool, path: Path, limits: DecodeLimits) -> tuple[Barcode, ...]:
@@ -67,7 +66,8 @@ def read_appearance(pool: DecoderPool, path: Path, limits: DecodeLimits) -> Appe
 
 def read_document(pool: DecoderPool, path: Path, limits: DecodeLimits) -> TextReading:
     """The text of a PDF's first `MAX_PAGES_READ` pages, from its text layer or by OCR, without what a person would not see."""
-    return pool.run(_document_text, path, limits, bulkhead=Bulkhead.OCR)
+    by_layer = pool.run(_document_layer, path, limits)
+    return by_layer or pool.run(_document_text, path, limits, bulkhead=Bulkhead.OCR)
 
 
 def picture_for_model(pool: DecoderPool, path: Path, limits: DecodeLimits, *, max_side: int) -> Picture:
@@ -105,6 +105,13 @@ def _appearance(path: Path, limits: DecodeLimits) -> Appearance:
     from prefilters.probes import appearance
 
     return appearance.appearance(path, limits)
+
+
+def _document_layer(path: Path, limits: DecodeLimits) -> TextReading | None:
+    from prefilters.probes import pdf
+
+    found = pdf.read_layers(path, limits, min_tokens=None, max_pages=MAX_PAGES_READ)
+    return None if found is None else found.reading
 
 
 def _document_text(path: Path, limits: DecodeLimits) -> TextReading:

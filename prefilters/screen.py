@@ -88,13 +88,18 @@ def _probe(stage: Stage, path: Path, media: Media, rules: RuleSet, pool: Decoder
         return Findings(image_header(path, media, limits))
     if stage is Stage.HEADER and media.kind is MediaKind.PDF:
         return Findings({})  # a PDF has no header worth the name: its index stands at its end
+    wall_s = limits.decode_wall_s
     if stage is Stage.HEADER:
-        return pool.run(tasks.read_header, path, media, limits)
+        return pool.run(tasks.read_header, path, media, limits, wall_s=wall_s)
     if stage is Stage.PIXELS:
-        findings = pool.run(tasks.decode, path, media, limits)
+        findings = pool.run(tasks.decode, path, media, limits, wall_s=wall_s)
         return replace(findings, facts={"decode.status": DecodeStatus.OK.value, **findings.facts})
     min_tokens = int(rules.parameters["min_text_tokens"])
-    return pool.run(tasks.read_text, path, media, limits, min_tokens, bulkhead=Bulkhead.OCR)
+    if media.kind is MediaKind.PDF:
+        by_layer = pool.run(tasks.read_text_layer, path, limits, min_tokens, wall_s=wall_s)
+        if by_layer is not None:  # most documents need no OCR, and then do not wait behind those that do
+            return by_layer
+    return pool.run(tasks.read_text, path, media, limits, min_tokens, bulkhead=Bulkhead.OCR, wall_s=wall_s)
 
 
 def _judged(found: Screening, rules: RuleSet) -> Screening:

@@ -17,13 +17,10 @@ from prefilters import reading
 from prefilters.errors import ProbeError
 from prefilters.facts import FactValue
 from prefilters.media import MediaKind
+from prefilters.probes.cost import LOOK_SIDE
 from prefilters.verdict import VerdictKind
 
 log = structlog.get_logger()
-
-MODEL_IMAGE_SIDE = 1024
-"""Pixels of the long side. Vision models look at tiles of 512 and reduce what is larger than about 2,048 on the long and
-768 on the short side themselves; more pixels cost upload time and show them nothing."""
 
 
 def language_of(item: Item, profile: Profile) -> str:
@@ -40,7 +37,7 @@ def gather(
     *,
     read_pictures: bool,
     read_documents: bool = True,
-    max_side: int = MODEL_IMAGE_SIDE,
+    max_side: int = LOOK_SIDE,
 ) -> Brief:
     """The brief for one item. Refused files are left out; `read_pictures` adds the text in pictures and their barcodes."""
     usable = [file for file in files if file.verdict.kind is not VerdictKind.REJECT]

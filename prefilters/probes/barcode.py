@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import zxingcpp
+
+from prefilters.probes.look import Barcode
+
+__all__ = ["Barcode", "read_barcodes"]
 
 # Symbologies whose checksum is part of the standard: the others (ITF, Code 39, Codabar) are found in any stripes.
 _CHECKED = (
@@ -20,15 +22,6 @@ _CHECKED = (
     zxingcpp.BarcodeFormat.Aztec,
     zxingcpp.BarcodeFormat.PDF417,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Barcode:
-    """One code whose checksum holds."""
-
-    format: str
-    """The symbology by name: `EAN-13`, `UPC-A`, `QR Code` …"""
-    text: str
 
 
 def read_barcodes(rgb: npt.NDArray[np.uint8]) -> tuple[Barcode, ...]:

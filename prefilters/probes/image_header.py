@@ -17,7 +17,7 @@ from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
 from prefilters.media import Media
-from prefilters.probes.cost import openai_tile_tokens
+from prefilters.probes.cost import image_costs
 
 _MOST_SEGMENTS = 2_000
 """JPEG segments before the picture; a 25 MB file of full-sized ones has 400."""
@@ -72,7 +72,7 @@ def header_facts(found: ImageHeader) -> dict[str, FactValue]:
         "image.pixels": width * height,
         "image.aspect": max(width, height) / min(width, height),
         "image.orientation": found.orientation,
-        "cost.image_tokens": openai_tile_tokens(width, height),
+        **image_costs(width, height),
     }
     if found.frames is not None:
         facts["image.frames"] = found.frames

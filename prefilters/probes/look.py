@@ -23,6 +23,15 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Barcode:
+    """One code whose checksum holds."""
+
+    format: str
+    """The symbology by name: `EAN-13`, `UPC-A`, `QR Code` …"""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ColourShare:
     """One colour by its everyday name."""
 

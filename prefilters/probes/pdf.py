@@ -104,6 +104,12 @@ def read_text(path: Path | str, limits: DecodeLimits, *, min_tokens: int | None,
         return _PageReader(pdf, min_tokens, max_pages).read()
 
 
+def read_layers(path: Path | str, limits: DecodeLimits, *, min_tokens: int | None, max_pages: int) -> PdfText | None:
+    """What `read_text` gives, by text layers alone; None where that takes OCR. About 10 ms a page."""
+    with _opened(path) as (pdf, _):
+        return _PageReader(pdf, min_tokens, max_pages).read_layers()
+
+
 def page_texts(path: Path | str, limits: DecodeLimits, pages: Iterable[int]) -> list[str]:
     """The seen text of each of these 0-based pages, by the text layer only; "" where there is none."""
     with _opened(path) as (pdf, _):
@@ -262,11 +268,17 @@ class _PageReader:
         self._readings: dict[int, TextReading] = {}
         self._for_ocr: list[int] = []
 
-    def read(self) -> PdfText:
+    def read_layers(self) -> PdfText | None:
         for number in self._numbers:
             self._read_layer(number)
             if self._has_enough():
                 break
+        return PdfText(self._joined(), self._facts()) if self._has_enough() or not self._for_ocr else None
+
+    def read(self) -> PdfText:
+        by_layers = self.read_layers()
+        if by_layers is not None:
+            return by_layers
         for number in self._for_ocr:
             if self._has_enough():
                 break

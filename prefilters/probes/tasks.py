@@ -63,6 +63,14 @@ def read_text(path: Path, media: Media, limits: DecodeLimits, min_tokens: int) -
     return Findings(speech.speech(path, limits))
 
 
+def read_text_layer(path: Path, limits: DecodeLimits, min_tokens: int) -> Findings | None:
+    """What `read_text` gives for a PDF whose text layer suffices; None where a page of it needs OCR."""
+    from prefilters.probes import pdf
+
+    found = pdf.read_layers(path, limits, min_tokens=min_tokens, max_pages=GATE_PAGES)
+    return None if found is None else Findings({**text_facts(found.reading), **found.facts}, found.reading)
+
+
 def _text_of_image(path: Path, limits: DecodeLimits, min_tokens: int) -> Findings:
     from prefilters.probes import barcode, image, ocr
 

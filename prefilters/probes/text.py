@@ -271,6 +271,11 @@ def token_count(text: str) -> int:
     return len(_encoding().encode_ordinary(text))
 
 
+def load_tokens() -> None:
+    """Build the token table now, so that no upload waits for it. May run before a fork: it starts no thread."""
+    token_count("")
+
+
 class RankFileInvalid(Exception):
     """The installed token table is not the one that tiktoken asks for."""
 

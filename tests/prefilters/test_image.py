@@ -25,7 +25,6 @@ from prefilters.limits import DecodeLimits
 from prefilters.media import Media, sniff
 from prefilters.pool import DecoderPool
 from prefilters.probes import tasks
-from prefilters.probes.cost import openai_tile_tokens
 from prefilters.probes.image import header, load_upright, model_image, pixels
 from prefilters.probes.image_header import read_header
 from prefilters.probes.sharpness import sharpness
@@ -421,14 +420,6 @@ def test_models_picture_carries_no_exif_and_no_place(stored: Stored) -> None:
     assert not image.getexif()
     assert b"private" not in rebuilt
     assert b"secret" not in rebuilt
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [((512, 512), 255), ((1024, 1024), 765), ((2048, 4096), 1105), ((8, 8), 255)]
-)
-def test_tile_tokens_follow_the_published_examples(size: tuple[int, int], expected: int) -> None:
-    # 1024 x 1024 and 2048 x 4096 are worked out in OpenAI's own guide.
-    assert openai_tile_tokens(*size) == expected
 
 
 def test_phones_multi_picture_jpeg_is_reduced_while_it_is_decoded(stored: Stored) -> None:
