@@ -51,7 +51,7 @@ class Reason:
     """The meta-rule's name, or the error code of a row of errors."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Counts:
     """Where the call stands."""
 
@@ -85,7 +85,7 @@ class ToolResult:
     is_error: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
     """The guard's answer about one call. In shadow mode everything passes; `shadow_action` says what it would be."""
 

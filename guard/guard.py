@@ -306,6 +306,7 @@ class Guard:
         is_spent = budget.is_tool_spent(state.budget, call.tool, policy, traits)
         repeated = repeat.find(state.repeat, call, marks, policy)
         ruled, rule_errors = self._find_rule(call, repeated)
+        alike = jitter.look_alikes(state.jitter, call, marks)
         found = (
             capabilities.find(state.closed, call.tool, marks, policy, is_spent=is_spent),
             budget.find(state.budget, marks, policy),
@@ -314,20 +315,21 @@ class Guard:
             run.find(state.run, call, policy),
             cycle.find(state.cycle, call, policy),
             folding.find(state.folding, call, marks, policy),
-            jitter.find(state.jitter, call, marks, policy),
-            tuning.find(state.jitter, call, marks, policy),
+            jitter.find(alike, call, policy),
+            tuning.find(alike, call, policy),
             stale.find(state.stale, call, marks, policy),
         )
         return self._switched_on(call, found), rule_errors
 
     def _judge_after(self, call: CallView, record: OutcomeRecord) -> tuple[Finding, ...]:
         state, policy, marks = self._state, self.policy, self._state.marks
+        alike = jitter.look_alikes(state.jitter, call, marks)
         found = (
             repeat.find_after(state.repeat, call, marks, policy),
             cycle.find_after(state.cycle, call, policy),
             folding.find_after(state.folding, call, marks, policy),
-            jitter.find_after(state.jitter, call, marks, policy),
-            tuning.find_after(state.jitter, call, marks, policy),
+            jitter.find_after(alike, call, policy),
+            tuning.find_after(alike, call, policy),
             stale.find_after(state.stale, call, marks, policy),
             error_codes.find_after(state.errors, call, record, marks, policy),
         )

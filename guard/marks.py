@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from guard.call import Number
 from guard.finding import ReasonCode
 
 
@@ -15,7 +16,7 @@ class Write:
     signature: str
     folded: str
     shape: str | None
-    numbers: tuple[str, ...]
+    numbers: tuple[Number, ...]
     digest: str
 
 

@@ -32,7 +32,7 @@ class TraceError(ValueError):
         self.public = public
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallView:
     """A call as the detectors see it."""
 
@@ -52,7 +52,7 @@ class CallView:
     """The tool had announced a wait, and it was kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallRecord:
     """A call was asked for, and judged."""
 
@@ -82,7 +82,7 @@ class CallRecord:
     rule_errors: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutcomeRecord:
     """A call that ran came back."""
 

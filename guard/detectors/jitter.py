@@ -5,10 +5,11 @@ The case that it alone catches: contrast that never repeats, and an ok result th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from guard.call import is_integral
+from guard.call import Number, is_integral
 from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction, action_for
 from guard.marks import Marks
@@ -30,7 +31,7 @@ class Like:
 
     step: int
     turn: int
-    numbers: list[str]
+    numbers: tuple[Number, ...]
     refused: bool
     result: str | None = None
     """None while it is open, or when it was refused."""
@@ -42,7 +43,7 @@ class Like:
 class Shape:
     """Calls that are equal but for their numbers."""
 
-    paths: list[str]
+    paths: tuple[str, ...]
     progress: int
     likes: list[Like] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
@@ -57,33 +58,41 @@ class JitterMemory:
     knobs: BoundedMap[list[str]] = field(default_factory=BoundedMap)
 
 
-def look_alikes(memory: JitterMemory, call: CallView, marks: Marks) -> tuple[Shape, tuple[bool, ...]] | None:
-    """The shape of `call` since the last progress, and which of its numbers are knobs as known today."""
-    if call.keys.shape is None:
-        return None
-    shape = memory.shapes.get(call.keys.shape)
+class Alike(NamedTuple):
+    """The earlier calls of one shape, and which of their numbers are knobs as known today."""
+
+    shape: Shape
+    knobs: tuple[int, ...]
+
+
+def look_alikes(memory: JitterMemory, call: CallView, marks: Marks) -> Alike | None:
+    """The shape of `call` since the last progress; None when it has no knob, or was not called since."""
+    key = call.keys.shape
+    shape = None if key is None or call.kept_wait else memory.shapes.get(key)
     if shape is None or shape.progress != marks.progress or not shape.likes:
         return None
-    knobs = memory.knobs.get(call.tool)
-    if not knobs:
+    known = memory.knobs.get(call.tool)
+    if not known:
         return None
-    mask = tuple([path in knobs for path in shape.paths])
-    return (shape, mask) if True in mask else None
+    knobs = tuple([place for place, path in enumerate(shape.paths) if path in known])
+    return Alike(shape, knobs) if knobs else None
 
 
-def is_look_alike(numbers: list[str], others: list[str], mask: tuple[bool, ...]) -> bool:
+def is_look_alike(numbers: tuple[Number, ...], others: tuple[Number, ...], knobs: tuple[int, ...]) -> bool:
     """Whether two calls of one shape count as the same: equal, or a knob moved (and whatever moved with it)."""
     if numbers == others:
         return True
-    return any(is_knob and a != b for a, b, is_knob in zip(numbers, others, mask, strict=True))
+    for place in knobs:  # noqa: SIM110 - a generator would double the cost
+        if numbers[place] != others[place]:
+            return True
+    return False
 
 
-def find(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+def find(alike: Alike | None, call: CallView, policy: GuardPolicy) -> Finding | None:
     """Before the call: refuses from the ladder's block on; a warning waits for the result."""
-    found = None if call.kept_wait else look_alikes(memory, call, marks)
-    if found is None:
+    if alike is None:
         return None
-    steps = _equal_results(*found, list(call.keys.numbers), call, None)
+    steps = _equal_results(alike, call.keys.numbers, call, None)
     if not steps:
         return None
     occurrence = len(steps) + 1
@@ -91,15 +100,20 @@ def find(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy
     return _finding(occurrence, GuardAction.ALLOW if action is GuardAction.WARN else action, steps)
 
 
-def find_after(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+def own_like(shape: Shape, call: CallView) -> Like | None:
+    """What is remembered of `call` itself."""
+    for like in reversed(shape.likes):
+        if like.step == call.step:
+            return like
+    return None
+
+
+def find_after(alike: Alike | None, call: CallView, policy: GuardPolicy) -> Finding | None:
     """After the outcome was observed: a warning when it was the same again."""
-    found = None if call.kept_wait else look_alikes(memory, call, marks)
-    if found is None:
+    own = None if alike is None or len(alike.shape.likes) < 2 else own_like(alike.shape, call)
+    if alike is None or own is None:
         return None
-    own = next((like for like in reversed(found[0].likes) if like.step == call.step), None)
-    if own is None:
-        return None
-    steps = _equal_results(*found, own.numbers, call, own.result)
+    steps = _equal_results(alike, own.numbers, call, own.result)
     if not steps:
         return None
     occurrence = len(steps) + 1
@@ -115,12 +129,12 @@ def observe_call(memory: JitterMemory, call: CallView, executes: bool, marks: Ma
     _learn_knobs(memory, call)
     shape = memory.shapes.get(keys.shape)
     if shape is None:
-        shape = Shape(list(keys.paths), marks.progress)
+        shape = Shape(keys.paths, marks.progress)
     elif shape.progress != marks.progress or call.kept_wait:
         shape.likes.clear()
         shape.results.clear()
         shape.progress = marks.progress
-    shape.likes.append(Like(call.step, call.turn, list(keys.numbers), refused=not executes))
+    shape.likes.append(Like(call.step, call.turn, keys.numbers, not executes))
     if len(shape.likes) > MAX_LIKES:
         del shape.likes[0]
     memory.shapes.put(keys.shape, shape)
@@ -132,46 +146,45 @@ def observe_outcome(memory: JitterMemory, call: CallView, outcome: OutcomeRecord
     if shape is None:
         return
     is_new = outcome.digest not in shape.results
-    for like in reversed(shape.likes):
-        if like.step == call.step:
-            like.result, like.is_fresh = outcome.digest, is_new and outcome.code is None
-            break
+    own = own_like(shape, call)
+    if own is not None:
+        own.result, own.is_fresh = outcome.digest, is_new and outcome.code is None
     if is_new:
         shape.results.append(outcome.digest)
         if len(shape.results) > _MAX_RESULTS:
             del shape.results[0]
 
 
-def keep_own(memory: JitterMemory, tool: str, key: str, numbers: tuple[str, ...], progress: int) -> None:
+def keep_own(memory: JitterMemory, tool: str, key: str, numbers: tuple[Number, ...], progress: int) -> None:
     """Progress by a call of this shape leaves those that look like it standing under the new number."""
     shape = memory.shapes.get(key)
     if shape is None or shape.progress != progress - 1:
         return
-    knobs = memory.knobs.get(tool) or ()
-    mask = tuple(path in knobs for path in shape.paths)
-    shape.likes = [like for like in shape.likes if is_look_alike(like.numbers, list(numbers), mask)]
+    known = memory.knobs.get(tool) or ()
+    knobs = tuple(place for place, path in enumerate(shape.paths) if path in known)
+    shape.likes = [like for like in shape.likes if is_look_alike(like.numbers, numbers, knobs)]
     shape.progress = progress
 
 
 def _learn_knobs(memory: JitterMemory, call: CallView) -> None:
-    knobs = memory.knobs.get(call.tool)
+    known: Sequence[str] = memory.knobs.get(call.tool) or ()
     new = [
         path
         for path, number in zip(call.keys.paths, call.keys.numbers, strict=True)
-        if (knobs is None or path not in knobs) and (path in call.knobs or not is_integral(number))
+        if (type(number) is not int or path in call.knobs)
+        and path not in known
+        and (path in call.knobs or not is_integral(number))
     ]
-    if new and len(knobs or ()) < _MAX_KNOBS:
-        memory.knobs.put(call.tool, [*(knobs or ()), *new])
+    if new and len(known) < _MAX_KNOBS:
+        memory.knobs.put(call.tool, [*known, *new])
 
 
-def _equal_results(
-    shape: Shape, mask: tuple[bool, ...], numbers: list[str], call: CallView, result: str | None
-) -> tuple[int, ...]:
+def _equal_results(alike: Alike, numbers: tuple[Number, ...], call: CallView, result: str | None) -> tuple[int, ...]:
     """Steps of earlier messages' look-alikes in the latest streak of one result, one step a message, oldest first."""
     steps: list[int] = []
     turn = call.turn
-    for like in reversed(shape.likes):
-        if like.turn >= call.turn or not is_look_alike(numbers, like.numbers, mask):
+    for like in reversed(alike.shape.likes):
+        if like.turn >= call.turn or not is_look_alike(numbers, like.numbers, alike.knobs):
             continue
         if like.result is None:
             if not like.refused:

@@ -6,18 +6,18 @@ It reads the memory of `jitter`, which keeps the calls of each shape.
 
 from __future__ import annotations
 
-from guard.detectors.jitter import JitterMemory, is_look_alike, look_alikes
+from guard.call import Number
+from guard.detectors.jitter import Alike, is_look_alike, own_like
 from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction, action_for
-from guard.marks import Marks
 from guard.policy import GuardPolicy
 from guard.streak import MAX_EVIDENCE
 from guard.trace import CallView
 
 
-def find(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+def find(alike: Alike | None, call: CallView, policy: GuardPolicy) -> Finding | None:
     """Before the call: refuses from the ladder's block on; a warning waits for the result."""
-    steps = () if call.kept_wait else _row(memory, call, list(call.keys.numbers), marks)
+    steps = () if alike is None else _row(alike, call, call.keys.numbers)
     if not steps:
         return None
     occurrence = len(steps) + 1
@@ -25,13 +25,12 @@ def find(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy
     return _finding(occurrence, GuardAction.ALLOW if action is GuardAction.WARN else action, steps)
 
 
-def find_after(memory: JitterMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+def find_after(alike: Alike | None, call: CallView, policy: GuardPolicy) -> Finding | None:
     """After the outcome was observed: a warning unless it was new."""
-    shape = None if call.keys.shape is None or call.kept_wait else memory.shapes.get(call.keys.shape)
-    own = None if shape is None else next((like for like in reversed(shape.likes) if like.step == call.step), None)
-    if own is None or own.is_fresh:
+    own = None if alike is None or len(alike.shape.likes) < 2 else own_like(alike.shape, call)
+    if alike is None or own is None or own.is_fresh:
         return None
-    steps = _row(memory, call, own.numbers, marks)
+    steps = _row(alike, call, own.numbers)
     if not steps:
         return None
     occurrence = len(steps) + 1
@@ -39,19 +38,15 @@ def find_after(memory: JitterMemory, call: CallView, marks: Marks, policy: Guard
     return _finding(occurrence, GuardAction.ALLOW if reached is GuardAction.ALLOW else GuardAction.WARN, steps)
 
 
-def _row(memory: JitterMemory, call: CallView, numbers: list[str], marks: Marks) -> tuple[int, ...]:
+def _row(alike: Alike, call: CallView, numbers: tuple[Number, ...]) -> tuple[int, ...]:
     """Steps of the row that `call` would continue, one step a message, oldest first."""
-    found = look_alikes(memory, call, marks)
-    if found is None:
-        return ()
-    shape, mask = found
     steps: list[int] = []
     turn, is_over = call.turn, False
-    for like in reversed(shape.likes):
+    for like in reversed(alike.shape.likes):
         if like.turn >= call.turn or (like.result is None and not like.refused):
             continue
         if like.turn != turn:
-            if is_over or not is_look_alike(numbers, like.numbers, mask):
+            if is_over or not is_look_alike(numbers, like.numbers, alike.knobs):
                 break
             turn = like.turn
             steps.append(like.step)
