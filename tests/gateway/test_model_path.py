@@ -110,7 +110,7 @@ def test_model_sees_pictures_scaled_and_without_metadata(
         assert not picture.getexif()
     assert b"Exif" not in sent
     assert b"secret place" not in sent
-    assert not request.get("tools")
+    assert bool(request.get("tools")) is (route == "agent")
 
 
 def _with_exif(content: bytes) -> bytes:
