@@ -32,6 +32,8 @@ class Action(StrEnum):
     ANSWER_ITEM = "answer_item"
     REJECT_ITEM = "reject_item"
     DISMISS = "dismiss"
+    CLOSE = "close"
+    """Of a run of somebody else's agent: it ends here."""
 
 
 CONSEQUENCES: Mapping[Action, Mapping[str, str]] = {
@@ -55,6 +57,10 @@ CONSEQUENCES: Mapping[Action, Mapping[str, str]] = {
         "en": "A false alarm: the agent goes on, and this call's count starts again.",
         "zh": "误报:智能体继续,该调用重新计数。",
     },
+    Action.CLOSE: {
+        "en": "The run ends here, with your message to whoever runs the agent.",
+        "zh": "本次运行到此结束,您的说明会转给运行该智能体的一方。",
+    },
 }
 
 
@@ -74,7 +80,9 @@ class EscalationRecord:
 
     id: str
     tenant: str
-    item_id: str
+    item_id: str | None
+    run_id: str | None
+    """The run of somebody else's agent that stands still; None where the item's own agent does."""
     attempt: int
     profile: str
     reason: str
@@ -98,10 +106,15 @@ class EscalationRecord:
     expires_ms: int
 
 
+_OF_RUNS = (Action.RESUME, Action.DISMISS, Action.CLOSE)
+
+
 def allowed_actions(record: EscalationRecord) -> tuple[Action, ...]:
     """What can be decided on this case: without a halted agent there is nothing to go on with."""
     if record.status not in UNDECIDED:
         return ()
+    if record.run_id is not None:
+        return _OF_RUNS
     if record.packet.get("resume_point") is None:
         return (Action.REROUTE, Action.ANSWER_ITEM, Action.REJECT_ITEM)
-    return tuple(Action)
+    return tuple(action for action in Action if action is not Action.CLOSE)

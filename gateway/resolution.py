@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, TypeAdapter
 from sqlalchemy.engine import Connection
 
-from gateway.escalation import Action, EscalationRecord, allowed_actions
+from gateway.escalation import Action, EscalationRecord, EscalationStatus, allowed_actions
 from gateway.item import Item, Status
 from gateway.profiles import Profile, Profiles
+from gateway.store import guard_runs as run_store
 from gateway.store import items as item_store
 from gateway.store import steps
 from gateway.store.steps import StepKind
@@ -72,8 +73,16 @@ class Dismiss(_Decision):
     reason: Literal["false_positive"] = "false_positive"
 
 
-Decision = Annotated[Resume | Reroute | AnswerItem | RejectItem | Dismiss, Field(discriminator="action")]
-DECISIONS: TypeAdapter[Resume | Reroute | AnswerItem | RejectItem | Dismiss] = TypeAdapter(Decision)
+class Close(_Decision):
+    """End a run of somebody else's agent, with a sentence to whoever runs it."""
+
+    action: Literal[Action.CLOSE]
+    message: _Text | None = None
+
+
+AnyDecision = Resume | Reroute | AnswerItem | RejectItem | Dismiss | Close
+Decision = Annotated[AnyDecision, Field(discriminator="action")]
+DECISIONS: TypeAdapter[AnyDecision] = TypeAdapter(Decision)
 
 
 class NotAllowed(Exception):
@@ -118,10 +127,13 @@ def apply(
     connection: Connection,
     profiles: Profiles,
     record: EscalationRecord,
-    decision: Resume | Reroute | AnswerItem | RejectItem | Dismiss,
+    decision: AnyDecision,
     reviewer: Reviewer,
 ) -> None:
-    """Write the decision's effect on the item. Raises `NotAllowed`, `ItemMoved`; the caller rolls back."""
+    """Write the decision's effect. Raises `NotAllowed`, `ItemMoved`; the caller rolls back.
+
+    A run of somebody else's agent goes on when its caller fetches the decision, so until then nothing changes there.
+    """
     allowed = allowed_actions(record)
     if decision.action not in allowed:
         raise NotAllowed(
@@ -130,7 +142,11 @@ def apply(
             else f"`{decision.action.value}` is not possible in this state.",
             allowed,
         )
-    item = item_store.get(connection, record.item_id)
+    if record.run_id is not None:
+        if isinstance(decision, Close):
+            _close(connection, record.run_id, reviewer, decision)
+        return
+    item = None if record.item_id is None else item_store.get(connection, record.item_id)
     if item is None:
         raise ItemMoved
     profile = profiles.get(item.profile)
@@ -139,24 +155,39 @@ def apply(
             control = ControlRecord(
                 Control.RESUME, time.time(), tuple(decision.ban_tools), decision.extra_steps, note=decision.guidance
             )
-            go_on(connection, item, reviewer, control, text=_advice(decision.guidance))
+            go_on(connection, item, reviewer, control, text=advice(decision.guidance))
         case Dismiss():
             signature = record.packet.get("signature")
             forgiven = (str(signature),) if signature else ()
             control = ControlRecord(Control.RESUME, time.time(), forgiven=forgiven, note="false alarm")
-            go_on(connection, item, reviewer, control, text=_FALSE_ALARM)
+            go_on(connection, item, reviewer, control, text=FALSE_ALARM)
         case Reroute():
             _reroute(connection, item, reviewer, decision)
         case AnswerItem():
             _answer(connection, item, reviewer, decision, profile)
         case RejectItem():
             _reject(connection, item, reviewer, decision)
+        case Close():
+            raise NotAllowed("Only a run of a caller's own agent is closed; an item is rejected.", allowed)
 
 
-_FALSE_ALARM = "A reviewer looked at this and found that you were not repeating yourself. Go on."
+def status_after(record: EscalationRecord, decision: AnyDecision) -> EscalationStatus:
+    """Where a decided case stands: `resolved` while the decision waits to be fetched by the caller of a run."""
+    is_fetched_later = record.run_id is not None and not isinstance(decision, Close)
+    return EscalationStatus.RESOLVED if is_fetched_later else EscalationStatus.APPLIED
 
 
-def _advice(guidance: str) -> str:
+def _close(connection: Connection, run_id: str, reviewer: Reviewer, decision: Close) -> None:
+    outcome = {"outcome": "closed", "by": reviewer.name, "message": decision.message}
+    if not run_store.close(connection, run_id, outcome=outcome):
+        raise ItemMoved
+
+
+FALSE_ALARM = "A reviewer looked at this and found that you were not repeating yourself. Go on."
+
+
+def advice(guidance: str) -> str:
+    """What the agent is told that a reviewer said."""
     return f"A reviewer looked at this and says: {guidance}"
 
 
@@ -214,7 +245,7 @@ def _reroute(connection: Connection, item: Item, reviewer: Reviewer, decision: R
             intent={
                 "control": "reroute",
                 "by": reviewer.name,
-                "text": _advice(decision.guidance) if decision.guidance else None,
+                "text": advice(decision.guidance) if decision.guidance else None,
                 "records": [record_to_json(ban)],
             },
             outcome={},

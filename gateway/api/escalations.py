@@ -20,7 +20,7 @@ from gateway.api.auth import Principal
 from gateway.api.changes import Changes
 from gateway.api.gate import principal_of
 from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
-from gateway.api.render import escalation_json, timestamp
+from gateway.api.render import case_links, escalation_json, timestamp
 from gateway.api.schemas import parameters
 from gateway.escalation import EscalationLease, EscalationRecord, EscalationStatus
 from gateway.resolution import ItemMoved, NotAllowed, Reviewer
@@ -186,9 +186,10 @@ class EscalationRoutes:
             raise ApiProblem("action_not_allowed", error.public, extra={"allowed_actions": allowed}) from error
         except ItemMoved:
             raise _withdrawn() from None
-        self._services.signals.send("worker", record.item_id)
-        self._services.signals.send("api", record.item_id)
-        self._changes.notify(record.item_id)
+        if record.run_id is None and record.item_id is not None:
+            self._services.signals.send("worker", record.item_id)
+            self._services.signals.send("api", record.item_id)
+            self._changes.notify(record.item_id)
         headers = {**_etag(record), **({"Idempotent-Replayed": "true"} if is_replay else {})}
         return JSONResponse(_resolved_json(record), headers=headers)
 
@@ -251,6 +252,7 @@ def _decide(
         resolution=resolution.resolution_of(wanted, reviewer, item_store.now_ms(connection)),
         key=key,
         fingerprint=mark,
+        status=resolution.status_after(record, wanted),
     )
     if not is_first:  # another transaction was quicker since we looked
         latest = store.get(connection, escalation_id, tenant=tenant)
@@ -384,8 +386,9 @@ def _resolved_json(record: EscalationRecord) -> dict[str, Any]:
         "id": record.id,
         "status": record.status.value,
         "item": record.item_id,
+        "run": record.run_id,
         "resolution": _resolution_json(record),
-        "links": {"self": f"/v1/escalations/{record.id}", "item": f"/v1/items/{record.item_id}"},
+        "links": case_links(record),
     }
 
 

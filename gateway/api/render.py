@@ -207,6 +207,7 @@ def escalation_json(record: EscalationRecord) -> dict[str, Any]:
         "status": record.status.value,
         "version": record.version,
         "item": record.item_id,
+        "run": record.run_id,
         "attempt": record.attempt,
         "profile": record.profile,
         "reason": record.reason,
@@ -234,12 +235,22 @@ def escalation_json(record: EscalationRecord) -> dict[str, Any]:
             {"action": action.value, "consequence": dict(CONSEQUENCES[action])} for action in allowed_actions(record)
         ],
         "resolution": resolution,
-        "links": {"self": f"/v1/escalations/{record.id}", "item": f"/v1/items/{record.item_id}"},
+        "links": case_links(record),
         "created_at": timestamp(record.created_ms),
         "updated_at": timestamp(record.updated_ms),
         "due_at": timestamp(record.due_ms),
         "expires_at": timestamp(record.expires_ms),
     }
+
+
+def case_links(record: EscalationRecord) -> dict[str, str]:
+    """Where the case, its item and its run are read."""
+    links = {"self": f"/v1/escalations/{record.id}"}
+    if record.item_id is not None:
+        links["item"] = f"/v1/items/{record.item_id}"
+    if record.run_id is not None:
+        links["run"] = f"/v1/guard/runs/{record.run_id}"
+    return links
 
 
 def event_json(row: sa.Row[Any]) -> dict[str, Any]:

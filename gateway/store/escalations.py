@@ -27,7 +27,7 @@ class NewEscalation:
     """What is known of a case when it is raised."""
 
     tenant: str
-    item_id: str
+    item_id: str | None
     attempt: int
     profile: str
     reason: str
@@ -35,6 +35,8 @@ class NewEscalation:
     packet: Mapping[str, Any]
     due_after_ms: int
     expires_after_ms: int
+    run_id: str | None = None
+    """The run of somebody else's agent that stands still; then the item, if any, only tells what it is about."""
 
 
 def group_key(*, profile: str, tool: str | None, reason: str) -> str:
@@ -43,10 +45,11 @@ def group_key(*, profile: str, tool: str | None, reason: str) -> str:
 
 
 def raise_case(connection: Connection, new: NewEscalation) -> str:
-    """The case for this incident: a new row, or the open one of the same (item, tool, reason), counted once more."""
+    """The case for this incident: a new row, or the open one of the same (item or run, tool, reason), counted once more."""
     at_ms = now_ms(connection)
     same = (
-        escalations.c.item_id == new.item_id,
+        escalations.c.run_id.is_(None) if new.run_id is None else escalations.c.run_id == new.run_id,
+        escalations.c.item_id.is_(None) if new.item_id is None else escalations.c.item_id == new.item_id,
         escalations.c.reason == new.reason,
         escalations.c.tool.is_(None) if new.tool is None else escalations.c.tool == new.tool,
     )
@@ -74,6 +77,7 @@ def raise_case(connection: Connection, new: NewEscalation) -> str:
             "id": escalation_id,
             "tenant": new.tenant,
             "item_id": new.item_id,
+            "run_id": new.run_id,
             "attempt": new.attempt,
             "profile": new.profile,
             "reason": new.reason,
@@ -309,8 +313,12 @@ def resolve(
     resolution: Mapping[str, Any],
     key: str | None,
     fingerprint: str,
+    status: EscalationStatus = EscalationStatus.APPLIED,
 ) -> bool:
-    """Flip the case to `applied` under its lease and version; the caller writes the effect in the same transaction."""
+    """Flip the case to `applied` under its lease and version; the caller writes the effect in the same transaction.
+
+    `resolved` where the effect waits for somebody else: the caller of a guard's run fetches it.
+    """
     changed = connection.execute(
         escalations.update()
         .where(
@@ -321,7 +329,7 @@ def resolve(
             escalations.c.version == version,
         )
         .values(
-            status=EscalationStatus.APPLIED.value,
+            status=status.value,
             resolution=dict(resolution),
             resolve_key=key,
             resolve_fingerprint=fingerprint,
@@ -344,11 +352,31 @@ def resolved_by(connection: Connection, escalation_id: str) -> tuple[str | None,
     return row.resolve_key, row.resolve_fingerprint
 
 
+def mark_applied(connection: Connection, escalation_id: str) -> None:
+    """The decision has taken effect."""
+    changed = connection.execute(
+        escalations.update()
+        .where(escalations.c.id == escalation_id, escalations.c.status == EscalationStatus.RESOLVED.value)
+        .values(status=EscalationStatus.APPLIED.value, version=escalations.c.version + 1, updated_ms=database_now_ms())
+    )
+    if changed.rowcount == 1:
+        _event(connection, escalation_id, "escalation.applied")
+
+
 def withdraw_of_item(connection: Connection, item_id: str) -> None:
     """The item ended elsewhere: its open cases need no decision any more."""
+    _withdraw(connection, escalations.c.item_id == item_id)
+
+
+def withdraw_of_run(connection: Connection, run_id: str) -> None:
+    """The run ended: its open cases need no decision any more."""
+    _withdraw(connection, escalations.c.run_id == run_id)
+
+
+def _withdraw(connection: Connection, where: sa.ColumnElement[bool]) -> None:
     rows = connection.execute(
         escalations.update()
-        .where(escalations.c.item_id == item_id, escalations.c.status.in_(_UNDECIDED))
+        .where(where, escalations.c.status.in_(_UNDECIDED))
         .values(
             status=EscalationStatus.WITHDRAWN.value,
             lease_token=None,
@@ -398,6 +426,7 @@ def _event(connection: Connection, escalation_id: str, kind: str) -> None:
             escalations.c.tenant,
             escalations.c.version,
             escalations.c.item_id,
+            escalations.c.run_id,
             escalations.c.reason,
             escalations.c.tool,
             escalations.c.status,
@@ -410,7 +439,13 @@ def _event(connection: Connection, escalation_id: str, kind: str) -> None:
         resource=escalation_id,
         version=row.version,
         at_ms=now_ms(connection),
-        body={"item": row.item_id, "reason": row.reason, "tool": row.tool, "status": row.status},
+        body={
+            "item": row.item_id,
+            "run": row.run_id,
+            "reason": row.reason,
+            "tool": row.tool,
+            "status": row.status,
+        },
     )
 
 
@@ -419,6 +454,7 @@ def _record(row: sa.Row[Any]) -> EscalationRecord:
         id=row.id,
         tenant=row.tenant,
         item_id=row.item_id,
+        run_id=row.run_id,
         attempt=row.attempt,
         profile=row.profile,
         reason=row.reason,

@@ -167,7 +167,8 @@ escalations = sa.Table(
     metadata,
     sa.Column("id", _Id, primary_key=True),
     sa.Column("tenant", sa.String(64), nullable=False),
-    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE")),
+    sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE")),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("profile", sa.String(64), nullable=False),
     sa.Column("reason", sa.String(64), nullable=False),
@@ -192,4 +193,66 @@ escalations = sa.Table(
     sa.Column("expires_ms", _Ms, nullable=False),
     sa.Index("ix_escalations_tenant_due", "tenant", "status", "due_ms", "id"),
     sa.Index("ix_escalations_item", "item_id", "created_ms"),
+    sa.Index("ix_escalations_run", "run_id", "created_ms"),
+)
+
+guard_runs = sa.Table(
+    "guard_runs",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("agent", sa.String(128), nullable=False),
+    sa.Column("external_run_id", sa.String(255), nullable=False),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="SET NULL")),
+    sa.Column("definition", sa.JSON, nullable=False),
+    sa.Column("policy_id", sa.String(24), nullable=False),
+    sa.Column("status", sa.String(24), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("records", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("decisions", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("progress", sa.JSON, nullable=False),
+    sa.Column("halt", sa.JSON),
+    sa.Column("escalation_id", _Id),
+    sa.Column("outcome", sa.JSON),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Column("ended_ms", _Ms),
+    sa.UniqueConstraint("tenant", "agent", "external_run_id"),
+    sa.Index("ix_guard_runs_item", "item_id"),
+    sa.Index("ix_guard_runs_tenant_ended", "tenant", "ended_ms", "id"),
+)
+
+guard_records = sa.Table(
+    "guard_records",
+    metadata,
+    sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("record", sa.Text, nullable=False),
+)
+
+guard_snapshots = sa.Table(
+    "guard_snapshots",
+    metadata,
+    sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+)
+
+guard_decisions = sa.Table(
+    "guard_decisions",
+    metadata,
+    sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", _Id, nullable=False),
+    sa.Column("phase", sa.String(8), nullable=False),
+    sa.Column("call_id", sa.String(200), nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("tool", sa.String(128), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("executes", sa.Boolean, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("report", sa.JSON),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.UniqueConstraint("run_id", "phase", "call_id"),
 )
