@@ -19,6 +19,7 @@ from gateway import __version__
 from gateway.api.auth import Authenticator
 from gateway.api.changes import Changes
 from gateway.api.escalations import EscalationRoutes
+from gateway.api.events import EventRoutes
 from gateway.api.gate import Gate, internal_problem, refusal
 from gateway.api.items import ItemRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
@@ -61,6 +62,7 @@ def create_app(services: Services) -> ASGIApp:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # asks for a provider at every message otherwise
     )
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
+    app.include_router(EventRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
     app.include_router(ServiceRoutes(services).router())
     _speak_problems(app)

@@ -18,13 +18,12 @@ from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.prefer import parse_prefer
 from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
-from gateway.api.render import event_json, explanation_json, item_json, language_of
+from gateway.api.render import explanation_json, item_json, language_of
 from gateway.api.schemas import ITEM_RESPONSES, LIST_PARAMETERS, SUBMIT_OPENAPI, parameters
 from gateway.api.submit import Submissions
 from gateway.api.waiting import Waiting
 from gateway.item import TERMINAL, Item, Status
 from gateway.store import escalations
-from gateway.store import events as event_store
 from gateway.store import items as item_store
 from gateway.store.items import ItemFilter
 from gateway.wiring import Services
@@ -68,13 +67,6 @@ class ItemRoutes:
             methods=["GET"],
             summary="One item; `Prefer: wait=n` waits for a change",
             responses=ITEM_RESPONSES,
-        )
-        add(
-            "/{item_id}/events",
-            self.events,
-            methods=["GET"],
-            summary="What happened to an item",
-            openapi_extra={"parameters": parameters("after", "limit")},
         )
         add("/{item_id}/cancel", self.cancel, methods=["POST"], summary="Stop working on an item")
         add(
@@ -143,22 +135,6 @@ class ItemRoutes:
         cursor = values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None
         language = _language(request)
         return JSONResponse({"items": [item_json(item, language=language) for item in page], "next_cursor": cursor})
-
-    async def events(self, item_id: str, request: Request) -> Response:
-        """A page of the item's events, oldest first."""
-        wanted = values.query(request, ("after", "limit"))
-        after = values.integer(wanted, "after", default=0, least=0, most=2**62)
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        tenant = principal_of(request.scope["state"]).tenant
-        await self._item(item_id, tenant)
-
-        def look() -> list[dict[str, Any]]:
-            with self._services.database.read() as connection:
-                rows = event_store.page(connection, tenant=tenant, after=after, limit=limit, resource=item_id)
-                return [event_json(row) for row in rows]
-
-        found = await run_in_threadpool(look)
-        return JSONResponse({"events": found, "after": found[-1]["seq"] if found else after})
 
     async def cancel(self, item_id: str, request: Request) -> Response:
         """Ask for the end of an item: at once where nobody works on it, else as soon as its worker notices."""
