@@ -30,11 +30,13 @@ def decide_before(
     flags: tuple[Flag, ...],
 ) -> Decision:
     """The answer before a call; `asked` is what the model sent."""
+    if not findings and policy.mode is Mode.ENFORCE and call.keys.signature not in state.repeat.turn_calls:
+        return _decision(Phase.BEFORE, state, policy, call, (), flags, GuardAction.ALLOW, True, None)
     chosen = worst(findings)
     action = GuardAction.ALLOW if chosen is None else chosen.action
     has_ended = Flag.ENDED in flags
     is_shadow = policy.mode is Mode.SHADOW and not has_ended
-    decision = _decision(Phase.BEFORE, state, policy, call, findings, flags, action, executes=not action.refuses)
+    decision = _decision(Phase.BEFORE, state, policy, call, findings, flags, action, not action.refuses, None)
     if chosen is not None and action is not GuardAction.ALLOW:
         decision = _with_reason(decision, state, policy, call, asked, chosen, None)
     if is_shadow:
@@ -54,11 +56,13 @@ def decide_after(
     outcome: OutcomeRecord,
 ) -> Decision:
     """The answer after an outcome, which the state has already observed."""
+    if not findings and not flags and policy.mode is Mode.ENFORCE:
+        return _decision(Phase.AFTER, state, policy, call, (), flags, GuardAction.ALLOW, True, outcome)
     chosen = worst(findings)
     action = GuardAction.ALLOW if chosen is None else chosen.action
     is_shadow = policy.mode is Mode.SHADOW
     has_run = is_shadow or Flag.NOT_EXECUTED not in flags
-    decision = _decision(Phase.AFTER, state, policy, call, findings, flags, action, executes=has_run, outcome=outcome)
+    decision = _decision(Phase.AFTER, state, policy, call, findings, flags, action, has_run, outcome)
     if chosen is not None and action is not GuardAction.ALLOW:
         decision = _with_reason(decision, state, policy, call, asked, chosen, outcome)
     return _as_shadow(decision) if is_shadow else decision
@@ -97,11 +101,10 @@ def _decision(
     findings: tuple[Finding, ...],
     flags: tuple[Flag, ...],
     action: GuardAction,
-    *,
     executes: bool,
-    outcome: OutcomeRecord | None = None,
+    outcome: OutcomeRecord | None,
 ) -> Decision:
-    return Decision(
+    decision = Decision(
         phase,
         call.step,
         state.marks.epoch,
@@ -111,10 +114,11 @@ def _decision(
         action,
         executes,
         _counts(state, policy, call, findings, outcome),
-        banned_tools=state.closed.names(),
-        explanation=findings,
-        flags=flags,
     )
+    decision.banned_tools = state.closed.names()
+    decision.explanation = findings
+    decision.flags = flags
+    return decision
 
 
 def _counts(

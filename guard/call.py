@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 MAX_DEPTH: Final = 100
@@ -73,6 +74,9 @@ class _NumberText(str):
     __slots__ = ()
 
 
+_NUMBERS: Final = frozenset({int, float, _NumberText})
+
+
 class _Unreadable(Exception):
     """The arguments nest too deep, hold too much, or contain themselves."""
 
@@ -92,6 +96,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=T
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _is_plain_text: Final = re.compile(r"(?:[a-z0-9_\-]+(?: [a-z0-9_\-]+)*)?").fullmatch
 """Folding leaves such texts as they are."""
+_first: Final = itemgetter(0)
 _is_normalized: Final = unicodedata.is_normalized
 _MAX_PLAIN: Final = 64
 _SENTENCE_END = ".,;:!?…。，；：！？、"
@@ -129,20 +134,20 @@ def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[Ca
         return (_keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)), None
     signature = _digest(call.tool, text)
     has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS and sum(map(len, scan.paths)) <= MAX_PATH_CHARS
-    # The walk meets keys in the order in which the model wrote them; positions must not depend on it.
-    pairs = sorted(zip(scan.paths, scan.numbers, strict=True), key=_spelled) if has_shape else []
     keys = CallKeys(
         signature,
         _short_digest(call.tool, _encode(_mapped(normal, _folded_leaf))) if scan.folds else signature,
-        _short_digest(call.tool, _encode(_mapped(normal, _leaf_without_number))) if has_shape else None,
-        tuple([path for path, _ in pairs]),
-        tuple([number for _, number in pairs]),
+        _shape(call.tool, _without_numbers(normal), scan.paths) if has_shape else None,
+        tuple(scan.paths) if has_shape else (),
+        tuple(scan.numbers) if has_shape else (),
     )
     return keys, text
 
 
-def _spelled(pair: tuple[str, Number]) -> tuple[str, str]:
-    return pair[0], str(pair[1])
+def _shape(tool: str, rest: object, paths: list[str]) -> str:
+    """`rest` is the normal form without its numbers, which stood at `paths`."""
+    listed = "\n".join(paths)
+    return _short_digest(tool, f"{_encode(rest)}{len(paths)} {listed}")
 
 
 def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tuple[CallKeys, str] | None:
@@ -152,17 +157,28 @@ def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tup
     """
     if len(args) > _MAX_PLAIN:
         return None
-    normal: dict[str, object] = {}
+    try:
+        names = sorted(args)
+    except TypeError:
+        return None
+    normal = args
+    rest: dict[str, object] = {}
     folded: dict[str, object] = {}
     paths: list[str] = []
     numbers: list[Number] = []
-    for name, value in args.items():
+    for name in names:
         # A dot in a name could make two positions look like one.
         if type(name) is not str or not name.isascii() or "." in name:
             return None
         if name in ignored:
+            normal = {key: item for key, item in normal.items() if key != name}
             continue
+        value = args[name]
         kind = type(value)
+        if kind is int and -_EXACT <= value <= _EXACT:
+            paths.append(name)
+            numbers.append(value)
+            continue
         if kind is str:
             if not _is_plain_text(value):
                 if not value.isascii() and not _is_normalized("NFC", value):
@@ -171,26 +187,29 @@ def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tup
                 if spelling != value:
                     folded[name] = spelling
         elif kind is int or kind is float:
-            value = _plain_number(value, name, paths, numbers)
-            if value is None:
+            number = _plain_number(value, name, paths, numbers)
+            if number is None:
                 return None
+            if number is not value:
+                normal = {**normal, name: number}
+            continue
         elif kind is list:
-            value = _plain_list(value, name, paths, numbers, folded)
-            if value is None:
+            items = _plain_list(value, name, paths, numbers, folded)
+            if items is None:
                 return None
+            if items is not value:
+                normal = {**normal, name: items}
+            value = _without_numbers(items)
         elif kind is not bool and value is not None:
             return None
-        normal[name] = value
+        rest[name] = value
     if len(numbers) > MAX_NUMBERS or sum(map(len, paths)) > MAX_PATH_CHARS:
         return None
     text = _encode(normal)
     signature = _digest(tool, text)
     spelled = _short_digest(tool, _encode({**normal, **folded})) if folded else signature
-    if not numbers:
-        return CallKeys(signature, spelled, None), text
-    shape = _short_digest(tool, _encode({name: _without_numbers(value) for name, value in normal.items()}))
-    in_order, values = zip(*sorted(zip(paths, numbers, strict=True)), strict=True)
-    return CallKeys(signature, spelled, shape, in_order, values), text
+    shape = _shape(tool, rest, paths) if numbers else None
+    return CallKeys(signature, spelled, shape, tuple(paths), tuple(numbers)), text
 
 
 def _plain_number(value: int | float, path: str, paths: list[str], numbers: list[Number]) -> int | float | None:
@@ -209,18 +228,20 @@ def _plain_number(value: int | float, path: str, paths: list[str], numbers: list
 
 def _plain_list(
     items: list[Any], path: str, paths: list[str], numbers: list[Number], folded: dict[str, object]
-) -> list[object] | None:
+) -> list[Any] | None:
     """`items` in normal form, numbers and folded spelling written down; None when they are not plain."""
     if len(items) > _MAX_PLAIN:
         return None
-    normal: list[object] = []
-    is_folded = False
+    normal: list[Any] = []
+    is_changed = is_folded = False
     for index, item in enumerate(items):
         kind = type(item)
         if kind is int or kind is float:
-            item = _plain_number(item, f"{path}.{index}", paths, numbers)
-            if item is None:
+            number = _plain_number(item, f"{path}.{index}", paths, numbers)
+            if number is None:
                 return None
+            is_changed = is_changed or number is not item
+            item = number
         elif kind is str:
             if not _is_plain_text(item):
                 if not item.isascii() and not _is_normalized("NFC", item):
@@ -231,14 +252,17 @@ def _plain_list(
         normal.append(item)
     if is_folded:
         folded[path] = [_folded_leaf(item) for item in normal]
-    return normal
+    return normal if is_changed else items
 
 
 def _without_numbers(value: Any) -> object:
+    """A normal form without the numbers of its objects, and with 0 for those of its lists."""
     kind = type(value)
-    if kind is int or kind is float:
-        return 0
-    return value if kind is not list else [_leaf_without_number(item) for item in value]
+    if kind is dict:
+        return {name: _without_numbers(item) for name, item in value.items() if type(item) not in _NUMBERS}
+    if kind is list:
+        return [0 if type(item) in _NUMBERS else _without_numbers(item) for item in value]
+    return 0 if kind in _NUMBERS else value
 
 
 def canonical_args(args: object) -> str:
@@ -334,8 +358,9 @@ def _walk_mapping(value: Mapping[object, object], path: str, depth: int, scan: _
     normal: dict[str, object] = {}
     if scan.nodes + len(value) > MAX_NODES:
         raise _Unreadable
-    for key, item in value.items():
-        name = key if type(key) is str and key.isascii() else _name_of(key)
+    named = [(key if type(key) is str and key.isascii() else _name_of(key), item) for key, item in value.items()]
+    # Positions of numbers must not depend on the order in which the model wrote the keys.
+    for name, item in sorted(named, key=_first):
         below = f"{path}.{name}" if path else name
         if scan.ignored and below in scan.ignored:
             continue
@@ -356,10 +381,6 @@ def _mapped(value: object, leaf: Callable[[object], object]) -> object:
 
 def _folded_leaf(value: object) -> object:
     return fold_text(value) if type(value) is str else value
-
-
-def _leaf_without_number(value: object) -> object:
-    return 0 if type(value) in (int, float, _NumberText) else value
 
 
 def _name_of(key: object) -> str:

@@ -197,9 +197,14 @@ class Guard:
             decision = replace(
                 decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._state.marks.spoken)
             )
-        record = self._call_record(
-            decision, view, redacted_args(call, canonical), turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors
-        )
+        args = redacted_args(call, canonical)
+        if not findings and not rule_errors and self.policy.mode is Mode.ENFORCE:
+            record = CallRecord(view, turn_key, args, decision.action, decision.execute, now, text=decision.append)
+            record.same_as = decision.same_as
+        else:
+            record = self._call_record(
+                decision, view, args, turn_key, now, is_sticky=is_sticky, rule_errors=rule_errors
+            )
         observe_call(self._state, record, self.policy)
         self._append(record)
         return decision
@@ -304,11 +309,14 @@ class Guard:
         state, policy = self._state, self.policy
         marks = state.marks
         is_spent = budget.is_tool_spent(state.budget, call.tool, policy, traits)
+        closed = state.closed
         repeated = repeat.find(state.repeat, call, marks, policy)
         ruled, rule_errors = self._find_rule(call, repeated)
         alike = jitter.look_alikes(state.jitter, call, marks)
         found = (
-            capabilities.find(state.closed, call.tool, marks, policy, is_spent=is_spent),
+            capabilities.find(closed, call.tool, marks, policy, is_spent=is_spent)
+            if is_spent or closed.banned or closed.fallen_back
+            else None,
             budget.find(state.budget, marks, policy),
             ruled,
             repeated,
@@ -331,11 +339,13 @@ class Guard:
             jitter.find_after(alike, call, policy),
             tuning.find_after(alike, call, policy),
             stale.find_after(state.stale, call, marks, policy),
-            error_codes.find_after(state.errors, call, record, marks, policy),
+            None if record.code is None else error_codes.find_after(state.errors, call, record, marks, policy),
         )
         return self._switched_on(call, found)
 
-    def _switched_on(self, call: CallView, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
+    def _switched_on(self, call: CallView, found: tuple[Finding | None, ...]) -> tuple[Finding, ...]:
+        if not any(found):
+            return ()
         off = self.policy.off
         findings = [f for f in found if f is not None and (not off or f.detector.value not in off)]
         return tuple(findings if call.keys.is_json else [_of_broken_arguments(f) for f in findings])

@@ -29,13 +29,15 @@ class BoundedMap(Generic[V]):
 
     def put(self, key: str, value: V) -> None:
         """Store `value`; a second put under the same key marks it as seen more than once."""
-        if key in self._values:
-            self._values[key] = value
-            self._once.pop(key, None)
+        values, once = self._values, self._once
+        if key in values:
+            values[key] = value
+            if key in once:
+                del once[key]
             return
-        self._values[key] = value
-        self._once[key] = None
-        if len(self._values) > self.limit:
+        values[key] = value
+        once[key] = None
+        if len(values) > self.limit:
             # The newest entry is never the victim, even when all others were seen more than once.
             if len(self._once) > 1:
                 oldest, _ = self._once.popitem(last=False)
@@ -45,10 +47,10 @@ class BoundedMap(Generic[V]):
 
     def pop(self, key: str) -> V | None:
         """Remove and return the value under `key`, or None."""
-        value = self._values.pop(key, None)
-        if value is not None:
-            self._once.pop(key, None)
-        return value
+        if key not in self._values:
+            return None
+        self._once.pop(key, None)
+        return self._values.pop(key)
 
     def items(self) -> Iterable[tuple[str, V]]:
         """All entries, the oldest first."""

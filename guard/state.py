@@ -107,24 +107,33 @@ def observe_call(state: GuardState, record: CallRecord, policy: GuardPolicy) -> 
     executes = record.execute and not record.withheld
     state.rules.errors += record.rule_errors
     if not record.sticky:
-        error_codes.observe_call(state.errors, call, marks)
+        if call.kept_wait:
+            error_codes.observe_call(state.errors, call, marks)
         repeat.observe_call(state.repeat, call, executes, marks, policy)
         run.observe_call(state.run, call)
         cycle.observe_call(state.cycle, call, executes)
-        folding.observe_call(state.folding, call, executes, marks)
-        jitter.observe_call(state.jitter, call, executes, marks)
-        stale.observe_call(state.stale, call, executes, marks)
+        if not executes or call.kept_wait:
+            folding.observe_call(state.folding, call, executes, marks)
+            stale.observe_call(state.stale, call, executes, marks)
+        if call.keys.shape is not None:
+            jitter.observe_call(state.jitter, call, executes, marks)
         budget.observe_call(state.budget, call)
-        if record.action.refuses and record.reason in (ReasonCode.TOOL_BANNED, ReasonCode.TOOL_BUDGET):
-            capabilities.observe_refusal(state.closed, call.tool, marks, call.step)
-        if record.detector is Detector.RULE and record.rule is not None:
-            metarules.observe_refusal(state.rules, record.rule, marks, call.step)
+        if record.reason is not None:
+            _observe_refusal(state, record)
     marks.step = call.step
     if executes:
         _remember_open(state, call)
     else:
         state.refused_ids.put(call.call_id, call.step)
     _observe_verdict(state, call.tool, record, policy)
+
+
+def _observe_refusal(state: GuardState, record: CallRecord) -> None:
+    marks, call = state.marks, record.view
+    if record.action.refuses and record.reason in (ReasonCode.TOOL_BANNED, ReasonCode.TOOL_BUDGET):
+        capabilities.observe_refusal(state.closed, call.tool, marks, call.step)
+    if record.detector is Detector.RULE and record.rule is not None:
+        metarules.observe_refusal(state.rules, record.rule, marks, call.step)
 
 
 def observe_outcome(state: GuardState, record: OutcomeRecord, policy: GuardPolicy) -> None:
@@ -143,7 +152,8 @@ def observe_outcome(state: GuardState, record: OutcomeRecord, policy: GuardPolic
     if not call.poller:
         cycle.observe_outcome(state.cycle, call, record)
     folding.observe_outcome(state.folding, call, record, marks)
-    jitter.observe_outcome(state.jitter, call, record)
+    if call.keys.shape is not None:
+        jitter.observe_outcome(state.jitter, call, record)
     stale.observe_outcome(state.stale, call, record, marks)
     error_codes.observe_outcome(state.errors, call, record, marks)
     budget.observe_outcome(state.budget, call, record)
@@ -191,22 +201,27 @@ def find_open(state: GuardState, call_id: str | None, tool: str, signature: str)
 
 def pop_open(state: GuardState, call_id: str, step: int) -> CallView | None:
     """Take the open call of this id and step out, or None when there is none."""
-    views = state.open.get(call_id, [])
-    view = next((view for view in views if view.step == step), None)
-    if view is not None:
-        views.remove(view)
-        if not views:
-            del state.open[call_id]
-    return view
+    views = state.open.get(call_id) or []
+    for place, view in enumerate(views):
+        if view.step == step:
+            if len(views) == 1:
+                del state.open[call_id]
+            else:
+                del views[place]
+            return view
+    return None
 
 
 def _remember_open(state: GuardState, call: CallView) -> None:
     state.refused_ids.pop(call.call_id)
     state.settled_ids.pop(call.call_id)
-    views = state.open.setdefault(call.call_id, [])
-    views.append(call)
-    if len(views) > MAX_OPEN_PER_ID:
-        del views[0]
+    views = state.open.get(call.call_id)
+    if views is None:
+        state.open[call.call_id] = [call]
+    else:
+        views.append(call)
+        if len(views) > MAX_OPEN_PER_ID:
+            del views[0]
     if len(state.open) > MAX_OPEN:
         del state.open[next(iter(state.open))]
 
@@ -250,8 +265,10 @@ def _observe_verdict(state: GuardState, tool: str, record: CallRecord | OutcomeR
     marks = state.marks
     if record.text is not None:
         marks.spoken += 1
+    if record.reason is None:
+        return
     is_sticky = isinstance(record, CallRecord) and record.sticky
-    if record.action is not GuardAction.HALT or record.reason is None or is_sticky or policy.mode is Mode.SHADOW:
+    if record.action is not GuardAction.HALT or is_sticky or policy.mode is Mode.SHADOW:
         return
     incident = incident_of(tool, record.reason)
     marks.halts += 1

@@ -5,7 +5,6 @@ The case that it alone catches: work that is new at every step and never ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from guard.finding import Detector, Finding, ReasonCode
@@ -37,27 +36,25 @@ def steps_max(memory: BudgetMemory, policy: GuardPolicy) -> int | None:
 
 def find(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Finding | None:
     """Before the call: the first limit of the run that it would pass."""
-    return next(_passed(memory, marks, policy), None)
-
-
-def _passed(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Iterator[Finding]:
     budget = policy.budget
-    limit = steps_max(memory, policy)
-    if limit is not None and marks.step + 1 > limit:
-        yield _halt(ReasonCode.STEP_BUDGET, marks.step + 1)
+    if budget.steps is not None and marks.step + 1 > budget.steps + memory.extra_steps:
+        return _halt(ReasonCode.STEP_BUDGET, marks.step + 1)
     if budget.tokens is not None and memory.tokens >= budget.tokens:
-        yield _halt(ReasonCode.TOKEN_BUDGET, memory.tokens)
+        return _halt(ReasonCode.TOKEN_BUDGET, memory.tokens)
     if budget.cost is not None and memory.cost >= budget.cost:
-        yield _halt(ReasonCode.COST_BUDGET, 1)
+        return _halt(ReasonCode.COST_BUDGET, 1)
     if budget.seconds is not None and seconds_spent(memory) >= budget.seconds:
-        yield _halt(ReasonCode.TIME_BUDGET, 1)
+        return _halt(ReasonCode.TIME_BUDGET, 1)
+    return None
 
 
 def is_tool_spent(memory: BudgetMemory, tool: str, policy: GuardPolicy, traits: ToolTraits) -> bool:
     """Whether one more call of `tool` would pass the limit of its calls, or of its successful writes."""
-    for limit in (policy.budget.calls_per_tool, traits.max_calls):
-        if limit is not None and (memory.calls.get(tool) or 0) >= limit:
-            return True
+    limit = policy.budget.calls_per_tool
+    if limit is not None and (memory.calls.get(tool) or 0) >= limit:
+        return True
+    if traits.max_calls is not None and (memory.calls.get(tool) or 0) >= traits.max_calls:
+        return True
     return traits.max_writes is not None and (memory.writes.get(tool) or 0) >= traits.max_writes
 
 
@@ -85,7 +82,8 @@ def observe_call(memory: BudgetMemory, call: CallView) -> None:
 
 def observe_outcome(memory: BudgetMemory, call: CallView, outcome: OutcomeRecord) -> None:
     """Fold the outcome in."""
-    charge(memory, outcome.tokens, outcome.cost)
+    memory.tokens += outcome.tokens
+    memory.cost += outcome.cost
     if outcome.code is None and call.effect is Effect.MUTATING:
         memory.writes.put(call.tool, (memory.writes.get(call.tool) or 0) + 1)
 

@@ -40,7 +40,7 @@ class CycleMemory:
 
 def find(memory: CycleMemory, call: CallView, policy: GuardPolicy) -> Finding | None:
     """Before the call: the lap in which it would be."""
-    if call.poller or len(memory.links) < 2:
+    if memory.broken_at[0] == memory.broken_at[1] == memory.broken_at[2] == memory.last_index or call.poller:
         return None
     best = 0
     for place, period in enumerate(PERIODS):
@@ -55,6 +55,8 @@ def find(memory: CycleMemory, call: CallView, policy: GuardPolicy) -> Finding | 
 
 def find_after(memory: CycleMemory, call: CallView, policy: GuardPolicy) -> Finding | None:
     """After the outcome was observed: a warning when it completed a lap like the last."""
+    if memory.broken_at[0] == memory.broken_at[1] == memory.broken_at[2] == memory.last_index:
+        return None
     if call.poller or not memory.links or memory.links[-1].step != call.step:
         return None
     best = 0
@@ -96,13 +98,17 @@ def observe_outcome(memory: CycleMemory, call: CallView, outcome: OutcomeRecord)
         return
     link = links[position]
     link.result = outcome.digest
+    broken_at, is_last = memory.broken_at, position == len(links) - 1
+    if is_last and broken_at[0] == broken_at[1] == broken_at[2] == link.index:
+        return
     for place, period in enumerate(PERIODS):
-        earlier = links[position - period] if position >= period else None
-        if earlier is None or not _fits(earlier, link):
-            memory.broken_at[place] = max(memory.broken_at[place], link.index)
+        if broken_at[place] < link.index and (position < period or not _fits(links[position - period], link)):
+            broken_at[place] = link.index
+        if is_last:
+            continue
         later = links[position + period] if position + period < len(links) else None
         if later is not None and later.result is not None and not _fits(link, later):
-            memory.broken_at[place] = max(memory.broken_at[place], later.index)
+            broken_at[place] = max(broken_at[place], later.index)
 
 
 def rearm(memory: CycleMemory) -> None:

@@ -103,11 +103,12 @@ def observe_call(memory: ErrorMemory, call: CallView, marks: Marks) -> None:
 def observe_outcome(memory: ErrorMemory, call: CallView, outcome: OutcomeRecord, marks: Marks) -> None:
     """Fold the outcome in: a success restarts the tool's rows, another code leaves them alone."""
     if outcome.code is None:
-        for code in memory.codes.get(call.tool) or ():
-            row = memory.rows.get(_row_key(call.tool, code))
-            if row is not None:
-                restart(row, marks, 0)
-        if memory.codes.get(call.tool):
+        codes = memory.codes.get(call.tool)
+        if codes:
+            for code in codes:
+                row = memory.rows.get(_row_key(call.tool, code))
+                if row is not None:
+                    restart(row, marks, 0)
             memory.codes.put(call.tool, [])
         memory.waits.pop(call.tool)
         return

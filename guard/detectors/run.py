@@ -27,9 +27,9 @@ class RunMemory:
 
 def find(memory: RunMemory, call: CallView, policy: GuardPolicy) -> Finding | None:
     """Before the call: the run's length or the ring's laps, this call included."""
-    if call.poller:
-        return None
     recent, best, best_period = memory.recent, 1, 1
+    if call.poller or call.keys.signature not in recent:
+        return None
     for period in range(1, min(MAX_PERIOD, len(recent)) + 1):
         if recent[-period] == call.keys.signature:
             lap = 1 + (memory.matches[period - 1] + period) // period
@@ -46,11 +46,14 @@ def observe_call(memory: RunMemory, call: CallView) -> None:
     if call.poller:
         rearm(memory)
         return
-    recent, matches = memory.recent, memory.matches
-    for period in range(1, MAX_PERIOD + 1):
-        same = period <= len(recent) and recent[-period] == call.keys.signature
-        matches[period - 1] = matches[period - 1] + 1 if same else 0
-    recent.append(call.keys.signature)
+    recent, signature = memory.recent, call.keys.signature
+    if signature in recent:
+        for period in range(1, MAX_PERIOD + 1):
+            same = period <= len(recent) and recent[-period] == signature
+            memory.matches[period - 1] = memory.matches[period - 1] + 1 if same else 0
+    else:
+        memory.matches = [0] * MAX_PERIOD
+    recent.append(signature)
     memory.steps.append(call.step)
     if len(recent) > MAX_PERIOD:
         del recent[0], memory.steps[0]

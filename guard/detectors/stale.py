@@ -28,10 +28,10 @@ class StaleMemory:
 
 def find(memory: StaleMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
     """Before the call: refuses from the ladder's block on, but never a call not made since the last progress."""
-    if call.poller or call.kept_wait:
+    if memory.pairs.get(call.keys.signature) != marks.progress or call.poller or call.kept_wait:
         return None
     occurrence = standing(memory.row, marks) + 1
-    if occurrence < 2 or memory.pairs.get(call.keys.signature) != marks.progress:
+    if occurrence < 2:
         return None
     action = action_for(policy.ladders.stale, occurrence)
     return _finding(memory, occurrence, GuardAction.ALLOW if action is GuardAction.WARN else action)
