@@ -14,6 +14,7 @@ from prefilters import messages
 from prefilters.screening import Screening
 from prefilters.verdict import Verdict, VerdictKind
 
+DUPLICATE = "duplicate_file"
 _VERDICT_OF_ROUTE = {
     Route.AGENT: "accept",
     Route.SINGLE_LOOK: "single_look",
@@ -33,6 +34,16 @@ class ScreenedFile:
     def verdict(self) -> Verdict:
         """The verdict on this file so far."""
         return self.screening.verdict
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is of no use at all."""
+        return self.verdict.kind is VerdictKind.REJECT
+
+    @property
+    def is_worth_reading(self) -> bool:
+        """Whether it is usable and shows more than another file of the item does."""
+        return not self.is_refused and DUPLICATE not in self.verdict.notes
 
     @property
     def is_decided(self) -> bool:

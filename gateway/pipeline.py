@@ -14,6 +14,7 @@ from gateway import outcome
 from gateway.agent.outcome import Escalated, Failed, Halted, Written
 from gateway.decision import Decision, ScreenedFile, decide, is_settled_by_edge
 from gateway.item import FileRecord, Item, Lease, Mode, StaleLease
+from gateway.notes import with_notes
 from gateway.profiles import Profile
 from gateway.store import items as item_store
 from gateway.wiring import Services
@@ -60,6 +61,7 @@ def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> D
         if is_settled_by_edge(files, profile):
             break
         files = [_measure(services, item, profile, file, stage) for file in files]
+    files = with_notes(services, item, profile, files)
     decision = decide(files, profile, services.prices, ruleset=services.rules_for(profile).version)
 
     def settle(connection: Connection) -> bool:

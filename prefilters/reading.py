@@ -64,6 +64,11 @@ def read_appearance(pool: DecoderPool, path: Path, limits: DecodeLimits) -> Appe
     return pool.run(_appearance, path, limits)
 
 
+def is_same_picture(pool: DecoderPool, one: Path, other: Path, limits: DecodeLimits) -> bool:
+    """Whether two files show the same photo, re-encoded or resized. About 0.1 s; ask where the perceptual hashes are near."""
+    return pool.run(_is_same_picture, one, other, limits)
+
+
 def read_document(pool: DecoderPool, path: Path, limits: DecodeLimits) -> TextReading:
     """The text of a PDF's first `MAX_PAGES_READ` pages, from its text layer or by OCR, without what a person would not see."""
     by_layer = pool.run(_document_layer, path, limits)
@@ -105,6 +110,12 @@ def _appearance(path: Path, limits: DecodeLimits) -> Appearance:
     from prefilters.probes import appearance
 
     return appearance.appearance(path, limits)
+
+
+def _is_same_picture(one: Path, other: Path, limits: DecodeLimits) -> bool:
+    from prefilters.probes import sameness
+
+    return sameness.is_same_picture(one, other, limits)
 
 
 def _document_layer(path: Path, limits: DecodeLimits) -> TextReading | None:

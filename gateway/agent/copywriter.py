@@ -24,7 +24,6 @@ from gateway.store.steps import StepKind
 from gateway.wiring import Services
 from guard import Budget, GuardPolicy
 from prefilters.media import MediaKind
-from prefilters.verdict import VerdictKind
 
 _ROUTE_HINTS = {
     Route.TEXT_ONLY: "No usable picture text was found; work from the text alone and do not describe pictures.",
@@ -110,8 +109,7 @@ def policy_of(profile: Profile, limits: Limits) -> GuardPolicy:
 
 
 def _kinds(files: Sequence[ScreenedFile]) -> dict[str, MediaKind]:
-    usable = [file for file in files if file.verdict.kind is not VerdictKind.REJECT]
-    return {file.record.part: file.screening.media.kind for file in usable}
+    return {file.record.part: file.screening.media.kind for file in files if file.is_worth_reading}
 
 
 def _picture_facts(files: Sequence[ScreenedFile]) -> dict[str, object]:

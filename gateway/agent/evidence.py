@@ -39,8 +39,11 @@ def gather(
     read_documents: bool = True,
     max_side: int = LOOK_SIDE,
 ) -> Brief:
-    """The brief for one item. Refused files are left out; `read_pictures` adds the text in pictures and their barcodes."""
-    usable = [file for file in files if file.verdict.kind is not VerdictKind.REJECT]
+    """The brief for one item. Refused files and those that show the same as another are left out.
+
+    `read_pictures` adds the text in pictures and their barcodes.
+    """
+    usable = [file for file in files if file.is_worth_reading]
     sources: list[SourceText] = []
     pictures: list[Picture] = []
     for file in usable:
@@ -100,6 +103,4 @@ def _picture(services: Services, item: Item, profile: Profile, file: ScreenedFil
 
 def seen_facts(files: Iterable[ScreenedFile]) -> list[tuple[str, dict[str, FactValue]]]:
     """Per usable file: its part name and its measured facts."""
-    return [
-        (file.record.part, dict(file.screening.facts)) for file in files if file.verdict.kind is not VerdictKind.REJECT
-    ]
+    return [(file.record.part, dict(file.screening.facts)) for file in files if file.is_worth_reading]

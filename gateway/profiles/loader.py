@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,6 +73,19 @@ class EscalationPolicy(_Part):
     on_expire: Literal["reroute_text_only", "reject", "hold"] = "reroute_text_only"
 
 
+class MarketplaceMinimum(_Part):
+    """What one marketplace asks of a picture, as published on a day. A smaller one is noted, never refused."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    label: Annotated[str, Field(min_length=1, max_length=200)]
+    """As a person reads it."""
+    short_side: Annotated[int, Field(gt=0)] | None = None
+    long_side: Annotated[int, Field(gt=0)] | None = None
+    """Pixels."""
+    as_of: date
+    """The day on which somebody last looked it up."""
+
+
 class Profile(_Part):
     """One kind of work. `version` is `pv_` and the first 12 hex digits of the file's SHA-256."""
 
@@ -81,6 +95,7 @@ class Profile(_Part):
     edge: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
     limits: Mapping[str, int | float] = Field(default_factory=dict)
     require_all_files: bool = False
+    marketplace_minimums: tuple[MarketplaceMinimum, ...] = ()
     languages: tuple[str, ...] = ("en",)
     default_language: str = "en"
     text_limits: TextLimits = TextLimits()
