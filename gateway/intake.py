@@ -161,6 +161,7 @@ def _store(
         profile_version=incoming.profile.version,
         fingerprint_hex=incoming.fingerprint,
     )
+    item_store.lock_content(connection, tenant=incoming.tenant, content_key=content_key)
     twin = _twin(connection, incoming, content_key)
     item_id = twin.id if twin is not None else new_id("itm", now_ms=at_ms)
     item = None

@@ -41,6 +41,11 @@ def handed_back(connection: Connection, lease: Lease, *, reason: str) -> bool:
     return _move(connection, lease, Status.QUEUED, reason=reason)
 
 
+def handed_on(connection: Connection, lease: Lease, decision: Decision) -> bool:
+    """Judged and not rejected; the writing is for whoever takes it next."""
+    return _move(connection, lease, Status.QUEUED, reason=item_store.HANDED_ON, values=_decided(decision))
+
+
 def ready(connection: Connection, lease: Lease, decision: Decision) -> bool:
     """Prepare mode: the payload can be fetched."""
     return _move(connection, lease, Status.READY, reason=None, values=_decided(decision))

@@ -18,6 +18,7 @@ from gateway.notes import with_notes
 from gateway.profiles import Profile
 from gateway.store import items as item_store
 from gateway.wiring import Services
+from gateway.work.dispatch import Bulkhead
 from prefilters.errors import DecodeStatus
 from prefilters.facts import Stage
 from prefilters.media import MediaKind
@@ -27,10 +28,13 @@ from prefilters.screening import Screening
 log = structlog.get_logger()
 
 
-def process(services: Services, lease: Lease) -> None:
-    """Work on a claimed item until it is settled or the lease is lost; never raises for what is in the item."""
+def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
+    """Work on a claimed item until it is settled or the lease is lost; never raises for what is in the item.
+
+    With `hand_on` an item is judged only; one that is to be written goes back to the queue, for a worker that writes.
+    """
     try:
-        _process(services, lease)
+        _process(services, lease, hand_on=hand_on)
     except StaleLease:
         log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         _settle_cancelled(services, lease)
@@ -38,7 +42,7 @@ def process(services: Services, lease: Lease) -> None:
         services.signals.send("api", lease.item_id)
 
 
-def _process(services: Services, lease: Lease) -> None:
+def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
     item = _load(services, lease)
     profile = services.profiles[item.profile]
     if item.route is None:
@@ -47,6 +51,10 @@ def _process(services: Services, lease: Lease) -> None:
             return
         if item.mode is Mode.PREPARE:
             _write(services, lambda connection: outcome.ready(connection, lease, decision))
+            return
+        if hand_on:
+            _write(services, lambda connection: outcome.handed_on(connection, lease, decision))
+            services.dispatch.wake(item.id, Bulkhead.AGENT)
             return
         _write(services, lambda connection: outcome.running(connection, lease, decision))
     else:  # decided before: by a worker that died since, or by a person

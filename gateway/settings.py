@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class DispatchMode(StrEnum):
+    """How workers learn of items."""
+
+    EMBEDDED = "embedded"
+    """By looking at the database, and by signals on the same machine."""
+    CELERY = "celery"
+    """By ids that a broker carries."""
 
 
 class Settings(BaseSettings):
@@ -59,6 +69,12 @@ class Settings(BaseSettings):
     sweep_s: Annotated[float, Field(gt=0, le=5)] = 2.0
     cancel_grace_s: Annotated[float, Field(ge=0)] = 30.0
 
+    dispatch: DispatchMode = DispatchMode.EMBEDDED
+    broker_url: Annotated[SecretStr | None, Field(validate_default=True)] = None
+    """Where Celery's broker is: `redis://…`, `rediss://…` or `amqp://…`."""
+    hint_again_s: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds after which workers are told again, by the broker, of an item that still waits."""
+
     log_level: str = "INFO"
 
     @field_validator(
@@ -69,11 +85,28 @@ class Settings(BaseSettings):
         "model_api_key",
         "model_input_price",
         "model_output_price",
+        "broker_url",
         mode="before",
     )
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return None if value == "" else value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _celery_has_a_broker(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if info.data.get("dispatch") is DispatchMode.CELERY and value is None:
+            raise ValueError("is needed with SLUICEGATE_DISPATCH=celery, such as redis://127.0.0.1:6379/0")
+        if value is not None and not value.get_secret_value().startswith(
+            ("redis://", "rediss://", "amqp://", "amqps://")
+        ):
+            raise ValueError("must begin with redis://, rediss://, amqp:// or amqps://")
+        return value
+
+    @property
+    def is_redis_broker(self) -> bool:
+        """Whether the broker is Redis, which needs settings of its own."""
+        return self.broker_url is not None and self.broker_url.get_secret_value().startswith("redis")
 
     @property
     def sqlalchemy_url(self) -> str:

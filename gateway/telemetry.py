@@ -40,5 +40,5 @@ def configure_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(number)
-    for name in ("httpx", "httpx2", "httpcore", "openai", "alembic", "uvicorn.access"):
+    for name in ("httpx", "httpx2", "httpcore", "openai", "alembic", "uvicorn.access", "celery", "kombu", "amqp"):
         logging.getLogger(name).setLevel(max(number, logging.WARNING))

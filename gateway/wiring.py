@@ -7,14 +7,16 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 import prefilters
 from gateway.agent.prices import Prices
 from gateway.blobs import FolderBlobs
 from gateway.profiles import Profile, Profiles, load_profiles
-from gateway.settings import Settings
+from gateway.settings import DispatchMode, Settings
 from gateway.store import migrate
 from gateway.store.engine import Database
+from gateway.work.dispatch import Dispatch, EmbeddedDispatch
 from gateway.work.signals import Signals, signal_folder
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
@@ -37,6 +39,7 @@ class Services:
     pool: DecoderPool
     prices: Prices
     signals: Signals
+    dispatch: Dispatch
     _profile_rules: dict[tuple[str, str], RuleSet] = field(default_factory=dict)
     """Per (rule set, profile): making one costs milliseconds."""
 
@@ -63,6 +66,7 @@ class Services:
     def close(self) -> None:
         """Stop children and give connections back."""
         self.pool.close()
+        self.dispatch.close()
         self.database.close()
         self.signals.close()
 
@@ -75,6 +79,7 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = open_database(settings, migrate_first=migrate_first)
+    signals = Signals(signal_folder(settings.sqlalchemy_url))
     services = Services(
         settings=settings,
         database=database,
@@ -83,11 +88,25 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
         rule_source=RuleSource(settings.rules_file or SHIPPED_RULES),
         pool=DecoderPool(workers=settings.decoder_workers, ocr_workers=settings.ocr_workers, limits=DecodeLimits()),
         prices=Prices(settings),
-        signals=Signals(signal_folder(settings.sqlalchemy_url)),
+        signals=signals,
+        dispatch=open_dispatch(settings, signals),
     )
     for profile in services.profiles.values():
         services.rules_for(profile)
     return services
+
+
+def open_dispatch(settings: Settings, signals: Signals) -> Dispatch:
+    """The way by which this process tells workers of items."""
+    match settings.dispatch:
+        case DispatchMode.EMBEDDED:
+            return EmbeddedDispatch(signals)
+        case DispatchMode.CELERY:
+            from gateway.work.celery_app import CeleryDispatch, celery_app  # only here is Celery needed
+
+            return CeleryDispatch(celery_app(settings))
+        case _:
+            assert_never(settings.dispatch)
 
 
 def open_database(settings: Settings, *, migrate_first: bool = True) -> Database:

@@ -28,6 +28,7 @@ from gateway.store import escalations as store
 from gateway.store import items as item_store
 from gateway.store.escalations import CaseFilter
 from gateway.wiring import Services
+from gateway.work.dispatch import Bulkhead
 
 T = TypeVar("T")
 
@@ -187,7 +188,7 @@ class EscalationRoutes:
         except ItemMoved:
             raise _withdrawn() from None
         if record.run_id is None and record.item_id is not None:
-            self._services.signals.send("worker", record.item_id)
+            self._services.dispatch.wake(record.item_id, Bulkhead.AGENT)
             self._services.signals.send("api", record.item_id)
             self._changes.notify(record.item_id)
         headers = {**_etag(record), **({"Idempotent-Replayed": "true"} if is_replay else {})}

@@ -27,6 +27,7 @@ from gateway.store import escalations
 from gateway.store import items as item_store
 from gateway.store.items import ItemFilter
 from gateway.wiring import Services
+from gateway.work.dispatch import Bulkhead
 from guard.trace import Control, ControlRecord
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
@@ -182,7 +183,7 @@ class ItemRoutes:
             )
         except resolution.ItemMoved:
             raise _not_halted((await self._item(item_id, principal.tenant)).status) from None
-        self._services.signals.send("worker", item_id)
+        self._services.dispatch.wake(item_id, Bulkhead.AGENT)
         item = await self._item(item_id, principal.tenant)
         headers = {"ETag": f'"{item.version}"'}
         return JSONResponse(item_json(item, language=_language(request)), status_code=202, headers=headers)

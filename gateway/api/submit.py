@@ -53,7 +53,7 @@ class Submissions:
         if accepted.lease is not None:
             await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
-            self._services.signals.send("worker", accepted.item_id)
+            self._services.dispatch.wake(accepted.item_id)
         item = await self._outcome(accepted, preference)
         return _answer(request, item, preference, accepted, replayed=replayed)
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,8 @@ from rich.table import Table
 from gateway import __version__
 from gateway.profiles import ProfileInvalid, load_profiles
 from gateway.profiles.loader import load_profile
-from gateway.settings import Settings
+from gateway.settings import DispatchMode, Settings
+from gateway.work.dispatch import Bulkhead
 from prefilters.errors import RuleSetInvalid
 
 USAGE_ERROR = 2
@@ -44,10 +45,10 @@ def fail(message: str, status: int = USAGE_ERROR) -> NoReturn:
     raise typer.Exit(status)
 
 
-def settings() -> Settings:
-    """The settings, or one line that says which variable is wrong."""
+def settings(**chosen: Any) -> Settings:
+    """The settings, with what was chosen on the command line; or one line that says which variable is wrong."""
     try:
-        return Settings()
+        return Settings(**chosen)
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(map(str, first["loc"])).upper()
@@ -57,10 +58,17 @@ def settings() -> Settings:
 @contextlib.contextmanager
 def startup_errors() -> Iterator[None]:
     """Turn what an operator can mend into one line."""
+    from sqlalchemy.exc import ArgumentError, DBAPIError
+
     from gateway.store.migrate import SchemaMismatch
 
     try:
         yield
+    except DBAPIError as error:
+        reason = str(error.orig).strip().splitlines()
+        fail(f"the database cannot be used: {reason[0] if reason else type(error.orig).__name__}", status=1)
+    except ArgumentError as error:
+        fail(f"SLUICEGATE_DATABASE_URL: {error}")
     except ProfileInvalid as error:
         fail("a profile cannot be used: " + "; ".join(error.problems))
     except RuleSetInvalid as error:
@@ -105,12 +113,21 @@ def serve() -> None:
 
 
 @app.command()
-def worker() -> None:
+def worker(
+    dispatch: Annotated[DispatchMode | None, typer.Option(help="Instead of SLUICEGATE_DISPATCH.")] = None,
+    queue: Annotated[
+        list[Bulkhead] | None,
+        typer.Option(help="With celery: take only this kind of work; may be given more than once."),
+    ] = None,
+) -> None:
     """A worker alone."""
     from gateway.cli.processes import run_worker
 
+    chosen = settings() if dispatch is None else settings(dispatch=dispatch)
+    if queue and chosen.dispatch is not DispatchMode.CELERY:
+        fail("--queue needs --dispatch celery: an embedded worker takes whatever waits longest")
     with startup_errors():
-        run_worker(settings())
+        run_worker(chosen, queue or list(Bulkhead))
 
 
 @app.command()

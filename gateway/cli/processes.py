@@ -7,14 +7,17 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from typing import Protocol, assert_never
 
 import structlog
 import uvicorn
 
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
-from gateway.wiring import open_services
+from gateway.wiring import Services, open_services
+from gateway.work.dispatch import Bulkhead
 
 log = structlog.get_logger()
 
@@ -76,14 +79,32 @@ def run_api(settings: Settings) -> None:
         services.close()
 
 
-def run_worker(settings: Settings) -> None:
-    """Work until SIGTERM or SIGINT."""
-    from gateway.work.worker import Worker
+class _Worker(Protocol):
+    def run(self) -> None: ...
 
+    def stop(self) -> None: ...
+
+
+def _worker(services: Services, bulkheads: Sequence[Bulkhead]) -> _Worker:
+    match services.settings.dispatch:
+        case DispatchMode.EMBEDDED:
+            from gateway.work.worker import Worker
+
+            return Worker(services)
+        case DispatchMode.CELERY:
+            from gateway.work.celery_worker import CeleryWorker
+
+            return CeleryWorker(services, bulkheads)
+        case _:
+            assert_never(services.settings.dispatch)
+
+
+def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
+    """Work until SIGTERM or SIGINT."""
     configure_logging(settings.log_level)
     end_with_supervisor()
     services = open_services(settings)
-    worker = Worker(services)
+    worker = _worker(services, bulkheads)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     thread = threading.Thread(target=worker.run, name="worker")

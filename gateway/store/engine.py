@@ -21,6 +21,16 @@ BUSY_TIMEOUT_MS = 30_000
 """How long SQLite waits for another process's write lock. Every writing transaction takes it at its start (`BEGIN
 IMMEDIATE`), since a transaction that reads first and writes later fails at once, whatever the timeout."""
 
+CONNECTIONS = 16
+"""Most connections of one process to a database server; threads beyond that wait for one."""
+_CONNECT_S = 10
+_FROZEN_S = 30
+"""A server ends transactions that stand still for this long. Ours do no network and no decoding, so whoever holds one so
+long is frozen, and rows that it has locked must not stay locked."""
+_ATTEMPTS = 4
+_REPEATABLE = frozenset({"40001", "40P01"})
+"""SQLSTATE of a transaction that was ended because of another one, and would go through if it were run again."""
+
 
 class database_now_ms(FunctionElement[int]):  # noqa: N801 - reads as a SQL function
     """The database's own clock in Unix milliseconds: leases of several machines are judged by one clock."""
@@ -36,7 +46,8 @@ def _sqlite_now(element: database_now_ms, compiler: SQLCompiler, **kwargs: Any) 
 
 @compiles(database_now_ms, "postgresql")
 def _postgresql_now(element: database_now_ms, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+    # Of the statement, not of the moment: only a value that stays the same within a statement can be looked up in an index.
+    return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)"
 
 
 class _Job(Generic[T]):
@@ -75,11 +86,11 @@ class Database:
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one writing transaction and give back its result once it is on the disk.
 
-        Whatever `work` raises rolls back its own changes and is raised here.
+        Whatever `work` raises rolls back its own changes and is raised here. Where a server ends the transaction because
+        of another one (a deadlock), `work` is run again.
         """
         if not self.is_sqlite:
-            with self.engine.begin() as connection:
-                return work(connection)
+            return self._transact_alone(work)
         job = _Job(work)
         self._waiting.append(job)
         with self._leader:
@@ -88,6 +99,16 @@ class Database:
         if job.error is not None:
             raise job.error
         return cast(T, job.result)
+
+    def _transact_alone(self, work: Callable[[Connection], T]) -> T:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self.engine.begin() as connection:
+                    return work(connection)
+            except sa.exc.OperationalError as error:
+                if attempt == _ATTEMPTS or getattr(error.orig, "sqlstate", None) not in _REPEATABLE:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def _run_group(self) -> None:
         group = [self._waiting.popleft() for _ in range(min(len(self._waiting), self.MAX_GROUP))]
@@ -121,16 +142,28 @@ def _run_in_savepoint(job: _Job[Any], connection: Connection) -> None:
 
 
 def _engine(url: str) -> Engine:
-    engine = sa.create_engine(
-        url,
-        json_serializer=lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
-        pool_size=16,
-        max_overflow=48,
-    )
-    if engine.dialect.name == "sqlite":
+    address = sa.make_url(url)
+    if address.get_backend_name() == "sqlite":
+        engine = sa.create_engine(address, json_serializer=_json, pool_size=16, max_overflow=48)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
+        return engine
+    return sa.create_engine(
+        address,
+        json_serializer=_json,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_pre_ping=True,  # a server that was restarted is noticed before the first statement, not by a caller
+        connect_args={
+            "connect_timeout": _CONNECT_S,
+            "application_name": "sluicegate",
+            "options": f"-c idle_in_transaction_session_timeout={_FROZEN_S}s",
+        },
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _prepare_sqlite(raw: Any, record: Any) -> None:

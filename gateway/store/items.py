@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +17,12 @@ from gateway.store.engine import database_now_ms
 from gateway.store.tables import files, history, items
 
 CLAIMABLE = Status.QUEUED
+_IS_WAITING = items.c.status == sa.literal_column(f"'{CLAIMABLE.value}'")
+"""Written out rather than bound: a plan for any value of a parameter cannot use the index of what waits."""
+HANDED_ON = "inspected"
+"""The reason of a waiting item that one worker has judged and another is to write on: both together are one claim."""
+_NOT_HANDED_ON = sa.case((items.c.reason == HANDED_ON, 0), else_=1)
+_IS_CANCELLING = items.c.status == sa.literal_column(f"'{Status.CANCELLING.value}'")
 
 
 def now_ms(connection: Connection) -> int:
@@ -81,6 +88,7 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> I
             "ruleset": new.ruleset,
             "status": Status.QUEUED.value,
             "available_ms": at_ms,
+            "hinted_ms": at_ms,
             "submission": dict(new.submission),
             "notes": list(new.notes),
             "usage": asdict(Usage()),
@@ -170,7 +178,7 @@ def claim_next(connection: Connection, *, owner: str, lease_ms: int) -> Lease | 
     """Take the item that has waited longest; None when nothing waits."""
     oldest = (
         sa.select(items.c.id)
-        .where(items.c.status == CLAIMABLE.value, items.c.available_ms <= database_now_ms())
+        .where(_IS_WAITING, items.c.available_ms <= database_now_ms())
         .order_by(items.c.available_ms, items.c.id)
         .limit(1)
     )
@@ -186,11 +194,11 @@ def _claim_where(
 ) -> Lease | None:
     row = connection.execute(
         items.update()
-        .where(where, items.c.status == CLAIMABLE.value)
+        .where(where, _IS_WAITING)
         .values(
             status=Status.INSPECTING.value,
             fence=items.c.fence + 1,
-            claims=items.c.claims + int(is_counted),
+            claims=items.c.claims + (_NOT_HANDED_ON if is_counted else 0),
             version=items.c.version + 1,
             lease_owner=owner,
             lease_expires_ms=database_now_ms() + lease_ms,
@@ -248,6 +256,8 @@ def transition(
         raise ValueError(f"an item never goes from {status.value} to {to.value}")
     at_ms = now_ms(connection)
     changes: dict[str, Any] = {"status": to.value, "version": before.version + 1, "updated_ms": at_ms, "reason": reason}
+    if to is CLAIMABLE:
+        changes["hinted_ms"] = at_ms
     if release:
         changes.update(lease_owner=None, lease_expires_ms=None)
     changes.update(values or {})
@@ -328,12 +338,15 @@ def lapsed(connection: Connection, *, limit: int = 100) -> list[LapsedRow]:
 
 
 def is_lapsed(connection: Connection, item_id: str, *, fence: int) -> bool:
-    """Whether this lease, and not a newer one, has run out and was not renewed meanwhile."""
+    """Whether this lease, and not a newer one, has run out and was not renewed meanwhile.
+
+    A row that somebody is writing on just now has not lapsed: whoever writes is alive.
+    """
     query = sa.select(items.c.id).where(
         items.c.id == item_id, items.c.fence == fence, items.c.lease_expires_ms < database_now_ms()
     )
     if connection.dialect.name == "postgresql":
-        query = query.with_for_update()
+        query = query.with_for_update(skip_locked=True)
     return connection.execute(query).first() is not None
 
 
@@ -342,12 +355,53 @@ def overdue_cancels(connection: Connection, *, grace_ms: int, limit: int = 100) 
     rows = connection.execute(
         sa.select(items.c.id)
         .where(
-            items.c.status == Status.CANCELLING.value,
+            _IS_CANCELLING,
             items.c.cancel_requested_ms < database_now_ms() - grace_ms,
         )
         .limit(limit)
     )
     return [row.id for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """An item that waits although workers were told of it."""
+
+    id: str
+    route: str | None
+
+
+def take_unheard(connection: Connection, *, patience_ms: int, limit: int = 200) -> list[WaitingRow]:
+    """Waiting items of which workers were last told longer ago than that, longest first; they count as told now.
+
+    So several sweepers that look at the same time share them, and each is told of once in `patience_ms` at most.
+    """
+    unheard = (
+        sa.select(items.c.id)
+        .where(_IS_WAITING, items.c.hinted_ms < database_now_ms() - patience_ms)
+        .where(items.c.available_ms <= database_now_ms())
+        .order_by(items.c.hinted_ms)
+        .limit(limit)
+    )
+    if connection.dialect.name == "postgresql":
+        unheard = unheard.with_for_update(skip_locked=True)
+    rows = connection.execute(
+        items.update()
+        .where(items.c.id.in_(unheard), _IS_WAITING)
+        .values(hinted_ms=database_now_ms())
+        .returning(items.c.id, items.c.route)
+    )
+    return [WaitingRow(row.id, row.route) for row in rows]
+
+
+def lock_content(connection: Connection, *, tenant: str, content_key: str) -> None:
+    """Make submissions of the same content wait for each other until the transaction ends; to be called first in it.
+
+    SQLite has one writer at a time, so there they do anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        key = int.from_bytes(hashlib.sha256(f"{tenant}\x00{content_key}".encode()).digest()[:8], signed=True)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
 
 def get(connection: Connection, item_id: str, *, tenant: str | None = None) -> Item | None:
@@ -365,6 +419,12 @@ def version_and_status(connection: Connection, item_id: str) -> tuple[int, Statu
     """The two cheap columns that a waiting caller looks at."""
     row = connection.execute(sa.select(items.c.version, items.c.status).where(items.c.id == item_id)).first()
     return None if row is None else (row.version, Status(row.status))
+
+
+def status_and_route(connection: Connection, item_id: str) -> tuple[Status, str | None] | None:
+    """What a worker needs to know before it claims."""
+    row = connection.execute(sa.select(items.c.status, items.c.route).where(items.c.id == item_id)).first()
+    return None if row is None else (Status(row.status), row.route)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -12,6 +13,8 @@ from alembic.script import ScriptDirectory
 from gateway.store.engine import Database
 
 _SCRIPTS = Path(__file__).with_name("migrations")
+_LOCK = 0x51_0C_E6_A7_E5
+"""The number by which processes that migrate the same PostgreSQL wait for each other."""
 
 
 class SchemaMismatch(Exception):
@@ -29,12 +32,21 @@ class SchemaMismatch(Exception):
 
 
 def upgrade(database: Database) -> None:
-    """Apply all migrations that are missing, in one transaction; a second process that tries waits and finds it done."""
+    """Apply all migrations that are missing, in one transaction; a second process that tries waits and finds it done.
+
+    Raises `SchemaMismatch` where the database was made by a newer release.
+    """
     with (
         database.engine.connect().execution_options(sluicegate_write=True) as connection,
         connection.begin(),
     ):
+        if not database.is_sqlite:  # whose writing transactions wait for each other from their start
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         config = _config()
+        scripts = ScriptDirectory.from_config(config)
+        found = MigrationContext.configure(connection).get_current_revision()
+        if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+            raise SchemaMismatch(found, scripts.get_current_head() or "")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 

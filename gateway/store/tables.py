@@ -15,6 +15,8 @@ metadata = sa.MetaData(
 
 _Id = sa.String(40)
 _Ms = sa.BigInteger
+_Reason = sa.String(64).with_variant(sa.String(255), "postgresql")
+"""A caller's words may be longer than 64; SQLite enforces no length, and widening would mean to rebuild its table."""
 _Sequence = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 items = sa.Table(
@@ -28,7 +30,7 @@ items = sa.Table(
     sa.Column("profile_version", sa.String(32), nullable=False),
     sa.Column("ruleset", sa.String(32), nullable=False),
     sa.Column("status", sa.String(24), nullable=False),
-    sa.Column("reason", sa.String(64)),
+    sa.Column("reason", _Reason),
     sa.Column("route", sa.String(24)),
     sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
     sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
@@ -38,6 +40,7 @@ items = sa.Table(
     sa.Column("lease_owner", sa.String(80)),
     sa.Column("lease_expires_ms", _Ms),
     sa.Column("available_ms", _Ms, nullable=False),
+    sa.Column("hinted_ms", _Ms),
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("submission", sa.JSON, nullable=False),
     sa.Column("notes", sa.JSON, nullable=False),
@@ -61,6 +64,18 @@ items = sa.Table(
         "id",
         sqlite_where=sa.text("status = 'queued'"),
         postgresql_where=sa.text("status = 'queued'"),
+    ),
+    sa.Index(
+        "ix_items_hinted",
+        "hinted_ms",
+        sqlite_where=sa.text("status = 'queued'"),
+        postgresql_where=sa.text("status = 'queued'"),
+    ),
+    sa.Index(
+        "ix_items_cancelling",
+        "cancel_requested_ms",
+        sqlite_where=sa.text("status = 'cancelling'"),
+        postgresql_where=sa.text("status = 'cancelling'"),
     ),
     sa.Index(
         "ix_items_leased",

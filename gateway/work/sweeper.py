@@ -37,6 +37,14 @@ def sweep(services: Services) -> list[str]:
     return changed
 
 
+def unheard(services: Services) -> list[item_store.WaitingRow]:
+    """Items that wait although workers were told of them a while ago: the hint was lost, or there is much to do."""
+    if not services.dispatch.must_repeat:
+        return []
+    patience_ms = int(services.settings.hint_again_s * 1000)
+    return services.database.transact(lambda connection: item_store.take_unheard(connection, patience_ms=patience_ms))
+
+
 def _take_back(connection: Connection, services: Services, row: item_store.LapsedRow) -> bool:
     """Conditional on status, fence and the lease still being lapsed: a job that has just finished is never put back."""
     if not item_store.is_lapsed(connection, row.id, fence=row.fence):

@@ -13,7 +13,10 @@ import yaml
 from gateway.profiles import loader
 from gateway.store import keys
 from gateway.store.engine import Database
+from tests.contracts.fixtures import database, database_url, empty_url, postgres, postgres_url
 from tests.gateway.running import Service, running
+
+__all__ = ["database", "database_url", "empty_url", "postgres", "postgres_url"]
 
 SHIPPED_PROFILE = Path(loader.__file__).with_name("product-copy.yaml")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,14 +23,6 @@ from gateway.store import events, idempotency, items, keys, migrate
 from gateway.store.engine import Database
 from gateway.store.tables import api_keys, metadata
 from gateway.work.sweeper import MAX_LOST_CLAIMS, sweep
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(f"sqlite:///{tmp_path / 'sluicegate.db'}")
-    migrate.upgrade(made)
-    yield made
-    made.close()
 
 
 def add_item(database: Database, **fields: Any) -> str:
@@ -77,8 +68,8 @@ def test_migrations_make_exactly_the_tables(database: Database) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-def test_database_of_another_release_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+def test_database_of_another_release_is_refused_with_what_to_do(empty_url: str) -> None:
+    database = Database(empty_url)
     with pytest.raises(migrate.SchemaMismatch) as none_yet:
         migrate.check(database)
     assert "sluicegate migrate" in none_yet.value.public
@@ -86,13 +77,14 @@ def test_database_of_another_release_is_refused_with_what_to_do(tmp_path: Path) 
     migrate.check(database)
     with database.engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(migrate.SchemaMismatch, match="9999"):
-        migrate.check(database)
+    for refused in (migrate.check, migrate.upgrade):
+        with pytest.raises(migrate.SchemaMismatch, match="9999"):
+            refused(database)
     database.close()
 
 
-def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
-    databases = [Database(f"sqlite:///{tmp_path / 'new.db'}") for _ in range(4)]
+def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
+    databases = [Database(empty_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(migrate.upgrade, databases))
     for database in databases:
@@ -131,6 +123,7 @@ def test_failure_in_a_group_takes_no_other_with_it(database: Database) -> None:
     assert stored == {made_id for made_id in made if made_id}
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_writer_waits_for_the_lock_of_another_process(database: Database, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "sluicegate.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")

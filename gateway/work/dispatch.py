@@ -1,0 +1,52 @@
+"""Tell workers that an item waits. A hint is an id and may be lost, doubled or late: the item's row decides."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.work.signals import Signals
+
+
+class Bulkhead(StrEnum):
+    """Kinds of work that must not hold each other up; with a broker, the names of its queues."""
+
+    EDGE = "edge"
+    """Judging files: processor time, seconds."""
+    AGENT = "agent"
+    """Writing copy: waiting for a model, up to minutes."""
+
+
+def bulkhead_of(route: str | None) -> Bulkhead:
+    """What an item waits for: it is judged until its route is known."""
+    return Bulkhead.EDGE if route is None else Bulkhead.AGENT
+
+
+class Dispatch(Protocol):
+    """A way by which hints reach workers."""
+
+    @property
+    def must_repeat(self) -> bool:
+        """Whether an item waits for good when its hint is lost, so that a sweeper has to send another."""
+
+    def wake(self, item_id: str, bulkhead: Bulkhead = Bulkhead.EDGE) -> None:
+        """Hint at an item. Best effort: never blocks, never raises."""
+
+    def close(self) -> None:
+        """Send what is still to be sent, for a moment, and give connections back."""
+
+
+class EmbeddedDispatch:
+    """Signals on one machine; workers look at the queue every second anyway."""
+
+    must_repeat = False
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+
+    def wake(self, item_id: str, bulkhead: Bulkhead = Bulkhead.EDGE) -> None:
+        """Wake every worker of this machine."""
+        self._signals.send("worker", item_id)
+
+    def close(self) -> None:
+        """Nothing: the signals belong to the process."""

@@ -1,0 +1,113 @@
+"""What every worker process does whichever way its work arrives: keep its leases alive, sweep up after the dead, hand back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+from sqlalchemy.engine import Connection
+
+from gateway import outcome, pipeline
+from gateway.item import Lease
+from gateway.store import items as item_store
+from gateway.wiring import Services
+from gateway.work.dispatch import bulkhead_of
+from gateway.work.sweeper import sweep, unheard
+
+log = structlog.get_logger()
+
+DRAIN_S = 18.0
+"""How long a worker that was told to stop goes on with what it has in hand."""
+
+
+class LeaseKeeper:
+    """The leases of one process, with its one heartbeat and its one sweeper."""
+
+    def __init__(
+        self, services: Services, *, name: str | None = None, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self._services = services
+        self.name = name or f"worker:{socket.gethostname()[:32]}:{os.getpid()}"
+        self.lease_ms = int(services.settings.lease_s * 1000)
+        self._on_change = on_change
+        self._ended = threading.Event()
+        self._settled = threading.Event()
+        self._held: dict[str, Lease] = {}
+        self._held_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to renew leases and to sweep."""
+        settings = self._services.settings
+        for name, seconds, action in (
+            ("heartbeat", settings.heartbeat_s, self._beat),
+            ("sweeper", settings.sweep_s, self._sweep),
+        ):
+            threading.Thread(target=self._every, args=(seconds, action), name=name, daemon=True).start()
+
+    def hold(self, take: Callable[[Connection], Lease | None]) -> Lease | None:
+        """Claim by `take` and keep the lease alive from then on; None if there was nothing to claim."""
+        try:
+            lease = self._services.database.transact(take)
+        except Exception:
+            log.exception("worker.claim_failed", worker=self.name)
+            return None
+        if lease is not None:
+            with self._held_lock:
+                self._held[lease.item_id] = lease
+        return lease
+
+    def work(self, lease: Lease, *, hand_on: bool = False) -> None:
+        """Work on a claimed item until it is settled, handed on or lost; never raises."""
+        try:
+            pipeline.process(self._services, lease, hand_on=hand_on)
+        except Exception:
+            log.exception("item.crashed", item_id=lease.item_id, fence=lease.fence)
+        finally:
+            with self._held_lock:
+                self._held.pop(lease.item_id, None)
+            self._settled.set()
+
+    def end(self) -> None:
+        """Let what is in hand end, within `DRAIN_S`, and give the rest back to the queue."""
+        deadline = time.monotonic() + DRAIN_S
+        while self._held and time.monotonic() < deadline:
+            self._settled.wait(0.2)
+            self._settled.clear()
+        self._ended.set()
+        with self._held_lock:
+            leases = list(self._held.values())
+        for lease in leases:
+            self._services.database.transact(partial(outcome.handed_back, lease=lease, reason="worker_stopped"))
+            self._services.dispatch.wake(lease.item_id)
+
+    def _beat(self) -> None:
+        with self._held_lock:
+            leases = list(self._held.values())
+        if not leases:
+            return
+        kept = self._services.database.transact(
+            lambda connection: item_store.heartbeat(connection, leases, lease_ms=self.lease_ms)
+        )
+        lost = [lease.item_id for lease in leases if lease.item_id not in kept]
+        if lost:
+            log.warning("worker.leases_lost", worker=self.name, item_ids=lost)
+
+    def _sweep(self) -> None:
+        for item_id in sweep(self._services):
+            self._services.signals.send("api", item_id)
+            self._services.dispatch.wake(item_id)
+            self._on_change()
+        for row in unheard(self._services):
+            self._services.dispatch.wake(row.id, bulkhead_of(row.route))
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        while not self._ended.wait(seconds):
+            try:
+                action()
+            except Exception:
+                log.exception("worker.housekeeping_failed", worker=self.name)
