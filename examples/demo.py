@@ -1,10 +1,10 @@
-"""Sluicegate in a minute: start the service, upload a small catalogue over REST, watch what becomes of each product.
+"""Sluicegate in a minute: a small catalogue goes through the service over REST; then an agent that would loop is stopped.
 
     python examples/demo.py [--exit]
 
-Nothing outside this machine is used: SQLite, a temporary folder, the offline writer, a free port of 127.0.0.1. The service
-stays up until Ctrl-C, so that you can look around; `--exit` ends it at once. The exit status is 0 only if every product
-came out as it should.
+Nothing outside this machine is used: SQLite, a temporary folder, the offline writer, free ports of 127.0.0.1. For the
+second scene a service of its own works with `examples/stubborn_model.py`. Both stay up until Ctrl-C, so that you can look
+around; `--exit` ends them at once. The exit status is 0 only if all came out as it should.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from examples import catalogue, pipeline
+from examples import catalogue, incident, pipeline
 from examples.recordings import SpeechToolMissing
+from examples.stubborn_model import StubbornModel, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_WITHIN_S = 90.0
@@ -45,14 +46,17 @@ class ServiceDidNotStart(Exception):
 
 
 @contextmanager
-def running_service(folder: Path, *, with_model: bool = False) -> Iterator[str]:
+def running_service(
+    folder: Path, *, with_model: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """The address of a service of our own, with its data in `folder`; ended by SIGTERM when the context is left."""
+    folder.mkdir(parents=True, exist_ok=True)
     log = folder / "service.log"
     with log.open("wb") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "up"],
             cwd=ROOT,
-            env=_environment(folder / "data", with_model=with_model),
+            env={**_environment(folder / "data", with_model=with_model), **(settings or {})},
             stdout=subprocess.PIPE,
             stderr=log_file,
             text=True,
@@ -230,7 +234,7 @@ def show_addresses(console: Console, url: str, results: Sequence[pipeline.RowRes
 
 
 def main() -> int:
-    """The command line: 0 if every product came out as it should, 1 otherwise."""
+    """The command line: 0 if all came out as it should, 1 otherwise."""
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _as_interrupt)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -238,11 +242,11 @@ def main() -> int:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicegate-demo-")))
             return _demo(console, folder, stack, options)
-    except (SpeechToolMissing, ServiceDidNotStart, pipeline.ServerUnreachable) as failure:
+    except (SpeechToolMissing, ServiceDidNotStart, pipeline.ServerUnreachable, incident.NotSettled) as failure:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nInterrupted before the catalogue was through; the service is stopped.", file=sys.stderr)
+        print("\nInterrupted before the demo was through; its services are stopped.", file=sys.stderr)
         return 130
 
 
@@ -271,21 +275,33 @@ def _demo(console: Console, folder: Path, stack: ExitStack, options: argparse.Na
         show_copy(console, shown)
     deviations = unexpected(products, results) + show_addresses(console, url, results)
     show_totals(console, results, seconds)
+    incident_url, went_wrong = _incident(console, folder, stack)
+    deviations += went_wrong
+    console.print()
     for line in deviations:
         console.print(Text(line, style="bold red"))
     if not deviations:
-        console.print(Text("Every product came out as it should.", style="green"))
+        console.print(Text("Every product came out as it should, and the loop was stopped.", style="bold green"))
     if not options.exit:
-        _wait_for_interrupt(console, url)
+        _wait_for_interrupt(console, url, incident_url)
     return 1 if deviations else 0
 
 
-def _wait_for_interrupt(console: Console, url: str) -> None:
+def _incident(console: Console, folder: Path, stack: ExitStack) -> tuple[str, list[str]]:
+    """The second scene, on a service of its own; gives its address, and what did not come out as it should."""
+    endpoint = stack.enter_context(serving(StubbornModel(catalogue.HALF_LEGIBLE_REGION)))
+    service = running_service(folder / "incident", settings=incident.settings(endpoint.url))
+    url = stack.enter_context(service)
+    return url, incident.play(console, url, endpoint.url, endpoint.counters, folder / "catalogue")
+
+
+def _wait_for_interrupt(console: Console, url: str, incident_url: str) -> None:
     try:
-        console.print(f"\nThe service stays up at {url}. Ctrl-C ends it.")
+        console.print(f"\nThe service stays up at {url}, the one with the stubborn model at {incident_url}.")
+        console.print("Ctrl-C ends both.")
         threading.Event().wait()
     except KeyboardInterrupt:
-        console.print("\nStopping the service …")
+        console.print("\nStopping both services …")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import structlog
-from openai import AsyncOpenAI
+from openai import APITimeoutError, AsyncOpenAI
 from pydantic_ai import (
     BinaryContent,
     ModelMessage,
@@ -22,7 +22,7 @@ from pydantic_ai import (
     UserPromptPart,
 )
 from pydantic_ai.direct import model_request
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -46,6 +46,10 @@ class ModelFailed(Exception):
         self.code = code
         self.public = public
         self.retryable = retryable
+
+
+class _TooSlow(Exception):
+    """One request took longer than a request may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,10 @@ class OpenAiCompatibleModel:
 
             async def once() -> ModelResponse:
                 request = model_request(model, messages, model_request_parameters=parameters)
-                return await asyncio.wait_for(request, self._endpoint.timeout_s)
+                try:
+                    return await asyncio.wait_for(request, self._endpoint.timeout_s)
+                except TimeoutError as error:
+                    raise _TooSlow from error
 
             return await with_retries(
                 once, attempts=self._endpoint.attempts, deadline=time.monotonic() + self._deadline_s
@@ -159,11 +166,13 @@ async def with_retries(
         try:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True)
+                raise _timed_out()
             return await asyncio.wait_for(once(), remaining)
+        except ModelFailed:
+            raise
         except TimeoutError as error:
-            raise ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True) from error
-        except (ModelAPIError, UnexpectedModelBehavior, ValueError) as error:
+            raise _timed_out() from error
+        except Exception as error:  # a client's parser may raise anything for an answer that is none
             failure = _failure(error)
             delay_s = _delay_s(error, attempt)
             is_last = attempt == attempts or time.monotonic() + delay_s >= deadline
@@ -174,7 +183,13 @@ async def with_retries(
     raise AssertionError("the last attempt returns or raises")
 
 
+def _timed_out() -> ModelFailed:
+    return ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True)
+
+
 def _failure(error: Exception) -> ModelFailed:
+    if isinstance(error, _TooSlow) or isinstance(error.__cause__, APITimeoutError):
+        return _timed_out()
     if isinstance(error, ModelHTTPError):
         if error.status_code in {401, 403}:
             return ModelFailed(
@@ -189,9 +204,11 @@ def _failure(error: Exception) -> ModelFailed:
             f"The model endpoint answered with HTTP {error.status_code}.",
             retryable=error.status_code in _RETRYABLE_STATUS,
         )
-    if isinstance(error, UnexpectedModelBehavior | ValueError) or isinstance(error.__cause__, ValueError):
-        return ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
-    return ModelFailed("model_unreachable", "The model endpoint cannot be reached. Try again later.", retryable=True)
+    if isinstance(error, ModelAPIError) and not isinstance(error.__cause__, ValueError):
+        return ModelFailed(
+            "model_unreachable", "The model endpoint cannot be reached. Try again later.", retryable=True
+        )
+    return ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
 
 
 def _delay_s(error: Exception, attempt: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from examples import catalogue, demo, pipeline
+from examples import catalogue, demo, incident, pipeline
+from examples.stubborn_model import Counters
 
 TEA = catalogue.PRODUCTS[0]
 THUMBNAIL = next(product for product in catalogue.PRODUCTS if product.expects.code == "low_resolution")
@@ -109,9 +111,56 @@ def test_the_whole_demo_comes_out_as_it_should_stays_up_and_ends_on_ctrl_c() -> 
     shown.append(process.stdout.read())
     text = "".join(shown)
     assert process.wait() == 0, text
-    assert "Every product came out as it should." in text
+    assert "Every product came out as it should, and the loop was stopped." in text
     for words in ("low_resolution", "encrypted", "silent", "/llm-payload", "Keywords:", "Saved by"):
         assert words in text
-    port = int(text.partition("stays up at http://127.0.0.1:")[2].partition(".")[0])
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+    for words in (
+        "the agent never saw it",
+        "Human queue, 1 case",
+        "blocked",
+        "halted",
+        "reroute to text_only",
+        "2,400",
+    ):
+        assert words in text
+    ports = [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)", shown_line(text))]
+    assert len(ports) == 2
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def shown_line(text: str) -> str:
+    return next(line for line in text.splitlines() if "stays up at" in line)
+
+
+SPENT = {"tool_calls": 3, "blocked_calls": 2, "model_calls": 5, "avoided_calls": 17, "steps": 5, "cost": "0.002"}
+STOPPED = {"id": "itm_1", "status": "awaiting_human", "route": "agent", "usage": SPENT}
+PAST_THE_AGENT = {"status": "succeeded", "route": "text_only", "usage": {"tool_calls": 0}}
+FINISHED = {"id": "itm_1", "status": "succeeded", "route": "text_only", "usage": SPENT}
+
+
+@pytest.mark.parametrize(
+    ("scene", "calls", "said"),
+    [
+        pytest.param({}, 5, None, id="as it should"),
+        pytest.param({"stopped": {**STOPPED, "status": "succeeded"}}, 5, "expected awaiting_human", id="not stopped"),
+        pytest.param({"stopped": {**STOPPED, "usage": {**SPENT, "tool_calls": 5}}}, 5, "5 calls ran", id="too many ran"),
+        pytest.param({"stopped": {**STOPPED, "usage": {**SPENT, "model_calls": 6}}}, 5, "6 requests", id="too many requests"),
+        pytest.param({}, 6, "asked for 6 calls", id="too many asked for"),
+        pytest.param({"cases": [{}, {}]}, 5, "2 cases", id="two cases"),
+        pytest.param({"blurred": {**PAST_THE_AGENT, "route": "agent"}}, 5, "from text alone", id="the blurred one got an agent"),
+        pytest.param({"finished": {**FINISHED, "status": "failed"}}, 5, "after the decision", id="not finished"),
+    ],
+)  # fmt: skip
+def test_the_incident_is_held_against_the_promise(scene: dict[str, Any], calls: int, said: str | None) -> None:
+    parts: dict[str, Any] = {
+        "stopped": STOPPED,
+        "blurred": PAST_THE_AGENT,
+        "cases": [{}],
+        "finished": FINISHED,
+        **scene,
+    }
+    found = incident.deviations(incident.Scene(**parts), Counters(calls=calls))
+    assert len(found) == (0 if said is None else 1)
+    assert said is None or said in found[0]

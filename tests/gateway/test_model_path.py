@@ -173,7 +173,7 @@ FAILURES: dict[str, tuple[list[Scripted], str, bool, int]] = {
     "404": ([failure(404)], "model_error", False, 1),
     "401": ([failure(401)], "model_refused_key", False, 1),
     "403": ([failure(403)], "model_refused_key", False, 1),
-    "answer that never comes": ([Scripted(delay_s=30)] * 2, "model_unreachable", True, 2),
+    "answer that never comes": ([Scripted(delay_s=30)] * 2, "model_timeout", True, 2),
     "answer that is no JSON": ([Scripted(body=b"<html>nginx</html>")] * 2, "model_garbage", True, 2),
     "answer of another shape": ([Scripted(body=b'{"choices": []}')] * 2, "model_garbage", True, 2),
     "empty answer": ([Scripted(body=b"")] * 2, "model_garbage", True, 2),
