@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from pydantic.fields import FieldInfo
 
 from gateway.api.problems import KINDS
 from gateway.item import ARROWS, Status
@@ -29,16 +30,16 @@ def table_rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def default_shown(value: object) -> str:
-    return "unset" if value is None else f"`{value}`"
+def default_shown(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "by cores"
+    return "unset" if field.default is None else f"`{field.default}`"
 
 
 def test_operations_lists_every_setting_with_its_default() -> None:
     rows = table_rows((ROOT / "docs/operations.md").read_text("utf-8"))
     listed = {row[0].strip("`"): row[1] for row in rows if row[0].startswith("`SLUICEGATE_")}
-    wanted = {
-        f"SLUICEGATE_{name.upper()}": default_shown(field.default) for name, field in Settings.model_fields.items()
-    }
+    wanted = {f"SLUICEGATE_{name.upper()}": default_shown(field) for name, field in Settings.model_fields.items()}
     assert listed == wanted
 
 
