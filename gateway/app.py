@@ -21,6 +21,8 @@ from gateway.api.changes import Changes
 from gateway.api.escalations import EscalationRoutes
 from gateway.api.events import EventRoutes
 from gateway.api.gate import Gate, internal_problem, refusal
+from gateway.api.guard_runs import GuardRunRoutes
+from gateway.api.guard_schemas import guard_components
 from gateway.api.items import ItemRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.schemas import components
@@ -64,6 +66,7 @@ def create_app(services: Services) -> ASGIApp:
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     app.include_router(EventRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
+    app.include_router(GuardRunRoutes(services.database).router())
     app.include_router(ServiceRoutes(services).router())
     _speak_problems(app)
     _describe(app)
@@ -127,7 +130,7 @@ def _describe(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         document = generated()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(components())
+        document.setdefault("components", {}).setdefault("schemas", {}).update({**components(), **guard_components()})
         return document
 
     app.openapi = described  # type: ignore[method-assign]

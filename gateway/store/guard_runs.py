@@ -283,6 +283,11 @@ def put_snapshot(connection: Connection, run_id: str, *, records: int, state: Ma
     )
 
 
+def drop_snapshot(connection: Connection, run_id: str) -> None:
+    """Forget the snapshot of a run that has ended."""
+    connection.execute(guard_snapshots.delete().where(guard_snapshots.c.run_id == run_id))
+
+
 def stored(connection: Connection, run_id: str, call_ids: Collection[str]) -> dict[tuple[Kind, str], StoredDecision]:
     """All that was answered under these call ids."""
     if len(call_ids) == 1:
