@@ -138,6 +138,7 @@ def _screen(
         file_name=record.file_name,
         through=through,
         known=known,
+        transcriber=services.transcriber,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -52,6 +53,16 @@ class Settings(BaseSettings):
     """US dollars per million input tokens, where `gateway/agent/prices.yaml` does not list the model."""
     model_output_price: Annotated[Decimal, Field(ge=0)] | None = None
 
+    transcribe_url: str | None = None
+    """Base URL of an OpenAI-compatible endpoint with `/audio/transcriptions`, up to and including `/v1`."""
+    transcribe_model: str = "whisper-1"
+    """Model name that is sent to `transcribe_url`."""
+    transcribe_api_key: SecretStr | None = None
+    transcribe_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds that one transcription may take there."""
+    transcribe_folder: Path | None = None
+    """Folder with a Whisper model in CTranslate2's form, instead of an endpoint; needs the extra `speech`."""
+
     max_request_bytes: Annotated[int, Field(gt=0)] = 128 * 1024 * 1024
     """Bytes of one request body, declared or counted."""
     default_wait_s: Annotated[float, Field(ge=0, le=30)] = 2.0
@@ -60,8 +71,10 @@ class Settings(BaseSettings):
     """Wall-clock seconds that the cheap edge rules may take inside the request; past that the worker does it."""
     idempotency_ttl_s: Annotated[int, Field(ge=60)] = 24 * 3600
 
-    decoder_workers: Annotated[int, Field(ge=1, le=64)] = 2
-    ocr_workers: Annotated[int, Field(ge=1, le=64)] = 1
+    decoder_workers: Annotated[int, Field(ge=1, le=64, default_factory=lambda: min(64, max(2, _cores())))]
+    """Processes that decode; as many as there are cores, and at least two."""
+    ocr_workers: Annotated[int, Field(ge=1, le=64, default_factory=lambda: min(64, max(1, _cores() // 2)))]
+    """Processes that read text in pictures; half as many as there are cores."""
     worker_concurrency: Annotated[int, Field(ge=1, le=256)] = 4
     """Items that one worker process works on at the same time."""
     lease_s: Annotated[float, Field(gt=0)] = 15.0
@@ -83,6 +96,9 @@ class Settings(BaseSettings):
         "profiles_dir",
         "rules_file",
         "model_api_key",
+        "transcribe_url",
+        "transcribe_api_key",
+        "transcribe_folder",
         "model_input_price",
         "model_output_price",
         "broker_url",
@@ -117,6 +133,11 @@ class Settings(BaseSettings):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the service."""
         return is_loopback_host(self.host)
+
+
+def _cores() -> int:
+    """Processors that this process may use, which on a shared machine are fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_loopback_host(host: str) -> bool:

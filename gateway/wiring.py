@@ -23,6 +23,7 @@ from prefilters.limits import DecodeLimits
 from prefilters.pool import DecoderPool, PoolClosed
 from prefilters.rules.model import RuleSet
 from prefilters.rules.source import RuleSource
+from prefilters.transcript import FolderTranscriber, Transcriber, TranscriberInvalid
 
 SHIPPED_RULES = Path(prefilters.__file__).with_name("rules") / "edge.yaml"
 
@@ -40,6 +41,8 @@ class Services:
     prices: Prices
     signals: Signals
     dispatch: Dispatch
+    transcriber: Transcriber | None
+    """Writes down what recordings say; None where nothing is configured for it."""
     _profile_rules: dict[tuple[str, str], RuleSet] = field(default_factory=dict)
     """Per (rule set, profile): making one costs milliseconds."""
 
@@ -49,7 +52,7 @@ class Services:
         key = (current.version, profile.version)
         rules = self._profile_rules.get(key)
         if rules is None:
-            deployment: Mapping[str, FactValue] = {"has_transcriber": False}
+            deployment: Mapping[str, FactValue] = {"has_transcriber": self.transcriber is not None}
             rules = current.with_limits(profile.decode_limits).with_parameters({**deployment, **profile.edge})
             self._profile_rules[key] = rules
         return rules
@@ -80,20 +83,44 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = open_database(settings, migrate_first=migrate_first)
     signals = Signals(signal_folder(settings.sqlalchemy_url))
+    pool = DecoderPool(workers=settings.decoder_workers, ocr_workers=settings.ocr_workers, limits=DecodeLimits())
     services = Services(
         settings=settings,
         database=database,
         blobs=FolderBlobs(settings.data_dir / "blobs"),
         profiles=load_profiles(settings.profiles_dir),
         rule_source=RuleSource(settings.rules_file or SHIPPED_RULES),
-        pool=DecoderPool(workers=settings.decoder_workers, ocr_workers=settings.ocr_workers, limits=DecodeLimits()),
+        pool=pool,
         prices=Prices(settings),
         signals=signals,
         dispatch=open_dispatch(settings, signals),
+        transcriber=open_transcriber(settings, pool),
     )
     for profile in services.profiles.values():
         services.rules_for(profile)
     return services
+
+
+def open_transcriber(settings: Settings, pool: DecoderPool) -> Transcriber | None:
+    """The configured transcriber. Raises `TranscriberInvalid` where it cannot work."""
+    if settings.transcribe_url is not None and settings.transcribe_folder is not None:
+        raise TranscriberInvalid("SLUICEGATE_TRANSCRIBE_URL and SLUICEGATE_TRANSCRIBE_FOLDER are both set; choose one")
+    if settings.transcribe_folder is not None:
+        return FolderTranscriber(pool, settings.transcribe_folder)
+    if settings.transcribe_url is None:
+        return None
+    from gateway.transcription import EndpointTranscriber, TranscriptionEndpoint  # loads an HTTP client
+
+    key = settings.transcribe_api_key
+    return EndpointTranscriber(
+        pool,
+        TranscriptionEndpoint(
+            url=settings.transcribe_url,
+            model=settings.transcribe_model,
+            api_key=None if key is None else key.get_secret_value(),
+            timeout_s=settings.transcribe_timeout_s,
+        ),
+    )
 
 
 def open_dispatch(settings: Settings, signals: Signals) -> Dispatch:

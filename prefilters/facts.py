@@ -102,6 +102,7 @@ FACTS: tuple[FactSpec, ...] = (
     _f("audio.cut", bool, "", Stage.PIXELS, "Decoded length falls short of the declared one by more than a tenth and a second."),
     _f("audio.speech_s", float, "s", Stage.TEXT, "Seconds of speech (Silero VAD)."),
     _f("audio.speech_share", float, "0..1", Stage.TEXT, "Speech seconds / seconds listened to."),
+    _f("audio.transcribed", bool, "", Stage.TEXT, "Whether the speech was written down; unknown where there is none, or nobody to do it."),
     _f("audio.listened_s", float, "s", Stage.TEXT, "Seconds that speech was looked for in; stops early once there is enough speech for every rule."),
     _f("cost.openai_tiles", int, "tokens", Stage.HEADER, "What one look at this picture, reduced to 1,024 px, costs by OpenAI's tile formula at detail high, in gpt-4o's numbers."),
     _f("cost.openai_patches", int, "tokens", Stage.HEADER, "The same by OpenAI's patch formula, before the model's multiplier."),

@@ -42,7 +42,7 @@ _START_S = 60.0
 """Loading the decoders takes about a second; a machine under load may need many."""
 _TASKS_PER_WORKER = 2_000
 """Decoders leak; a fresh fork costs a few milliseconds."""
-_OCR_MEMORY_FACTOR = 3
+_MODEL_MEMORY_FACTOR = 3
 """Recognition models and their work space come on top of the picture."""
 _MOST_ANSWER_BYTES = 64 * 1024 * 1024
 """Facts and text are a few KB; a worker gone wrong must not fill the service's memory."""
@@ -58,6 +58,8 @@ class Bulkhead(StrEnum):
 
     DECODE = "decode"
     OCR = "ocr"
+    SPEECH = "speech"
+    """Transcription by a model on this machine; its process starts with the first recording."""
 
 
 _PRELOAD: Mapping[Bulkhead, tuple[str, ...]] = {
@@ -74,6 +76,7 @@ _PRELOAD: Mapping[Bulkhead, tuple[str, ...]] = {
         "prefilters.probes.ocr",
         "prefilters.probes.speech",
     ),
+    Bulkhead.SPEECH: ("prefilters.probes.audio",),
 }
 
 
@@ -104,6 +107,7 @@ class DecoderPool:
         self._bays = {
             Bulkhead.DECODE: _Bay(_PRELOAD[Bulkhead.DECODE], workers),
             Bulkhead.OCR: _Bay(_PRELOAD[Bulkhead.OCR], ocr_workers),
+            Bulkhead.SPEECH: _Bay(_PRELOAD[Bulkhead.SPEECH], 1),
         }
 
     def run(
@@ -122,18 +126,17 @@ class DecoderPool:
         """
         wall_s = self._limits.decode_wall_s if wall_s is None else wall_s
         memory_bytes = self._limits.decode_memory_bytes
-        if bulkhead is Bulkhead.OCR:
-            memory_bytes *= _OCR_MEMORY_FACTOR
+        if bulkhead is not Bulkhead.DECODE:
+            memory_bytes *= _MODEL_MEMORY_FACTOR
         answer = self._bays[bulkhead].run(task, args, wall_s=wall_s, memory_bytes=memory_bytes)
         result: _Result = _result(answer)
         return result
 
     def warm(self) -> Mapping[str, bool]:
-        """Start all processes and load the models; gives `confinement`. Takes seconds the first time."""
-        for bulkhead, bay in self._bays.items():
-            bay.start()
-            if bulkhead is Bulkhead.OCR:
-                self.run(tasks.load_models, bulkhead=bulkhead, wall_s=_START_S)
+        """Start the processes, but for speech, and load the OCR models; gives `confinement`. Takes seconds the first time."""
+        self._bays[Bulkhead.DECODE].start()
+        self._bays[Bulkhead.OCR].start()
+        self.run(tasks.load_models, bulkhead=Bulkhead.OCR, wall_s=_START_S)
         return self.confinement
 
     @property

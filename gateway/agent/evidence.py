@@ -73,6 +73,8 @@ def _texts(
         if kind is MediaKind.PDF and read_documents:
             read = reading.read_document(services.pool, path, limits)
             return _named(part, read.source.value, read.confident_text)
+        if kind is MediaKind.AUDIO and read_documents and file.screening.reading is not None:
+            return _named(part, file.screening.reading.source.value, file.screening.reading.confident_text)
         if kind is MediaKind.IMAGE and read_pictures:
             return _picture_texts(services, item, profile, file)
     except ProbeError as error:

@@ -27,7 +27,7 @@ from prefilters.media import MediaKind
 _READERS: Mapping[MediaKind, Sequence[str]] = {
     MediaKind.IMAGE: ("ocr_extract", "read_barcode"),
     MediaKind.PDF: ("read_pdf",),
-    MediaKind.AUDIO: (),
+    MediaKind.AUDIO: ("transcribe",),
 }
 _SOURCE_KIND = {"ocr_extract": "ocr", "read_pdf": "text_layer"}
 
@@ -47,6 +47,7 @@ class OfflineModel:
         self._brief = brief
         self._kinds = kinds
         self._seen = seen
+        self._spoken = {part for part, facts in seen if facts.get("audio.transcribed")}
 
     def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse:
         """The next call of its plan; the draft once all is read; a sentence when it may not hand it in."""
@@ -54,6 +55,8 @@ class OfflineModel:
         called = _called(messages)
         for part, kind in self._kinds.items():
             for tool in _READERS[kind]:
+                if tool == "transcribe" and part not in self._spoken:
+                    continue
                 if tool in open_tools and (tool, part) not in called:
                     return ModelResponse(parts=[ToolCallPart(tool, {"file": part})], model_name=self.name)
         if "save_copy" in open_tools and not any(name == "save_copy" for name, _ in called):

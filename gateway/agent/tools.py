@@ -19,6 +19,8 @@ from guard import Effect, ToolTraits
 from prefilters import reading
 from prefilters.errors import ProbeError
 from prefilters.media import MediaKind
+from prefilters.probes.text import TextReading
+from prefilters.transcript import Transcriber, TranscriptionFailed
 from prefilters.verdict import VerdictKind
 
 MAX_TEXT_CHARS = 8_000
@@ -209,8 +211,28 @@ def read_pdf(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
 
 def transcribe(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
     """What is said in a recording."""
-    bench.file(_parsed(FileArguments, arguments).file, MediaKind.AUDIO)
-    raise ToolFailed("NO_TRANSCRIBER", "No transcriber is configured; recordings cannot be read.", retryable=False)
+    file = bench.file(_parsed(FileArguments, arguments).file, MediaKind.AUDIO)
+    transcriber = bench.services.transcriber
+    if transcriber is None:
+        raise ToolFailed("NO_TRANSCRIBER", "No transcriber is configured; recordings cannot be read.", retryable=False)
+    found = file.screening.reading
+    if found is None:
+        if "audio.transcribed" not in file.screening.facts:
+            raise ToolFailed("NO_SPEECH", "There is no speech in this recording.", retryable=False)
+        found = _transcribed(transcriber, bench, file)
+    text = found.confident_text
+    if text:
+        bench.read_texts[file.record.part] = text
+    return {"text": _cut(text), "source": found.source.value}
+
+
+def _transcribed(transcriber: Transcriber, bench: Workbench, file: ScreenedFile) -> TextReading:
+    """Once more, where it failed when the recording was judged."""
+    _, path, limits = bench.arguments(file)
+    try:
+        return transcriber.transcribe(path, limits)
+    except TranscriptionFailed as error:
+        raise ToolFailed("TRANSCRIBER_UNAVAILABLE", error.public, retryable=error.retryable) from error
 
 
 def lookup_attributes(bench: Workbench, arguments: Mapping[str, Any]) -> Any:

@@ -79,7 +79,11 @@ class ServiceRoutes:
                 "no model is configured: the offline writer makes drafts",
                 model=services.settings.model if services.settings.model_url else None,
             ),
-            "transcriber": _optional(False, "none is configured: speech is accepted and noted, not transcribed"),
+            "transcriber": _optional(
+                services.transcriber is not None,
+                "none is configured: speech is accepted and noted, not transcribed",
+                engine=None if services.transcriber is None else services.transcriber.name,
+            ),
         }
 
     async def meta(self, request: Request) -> Response:
