@@ -133,21 +133,23 @@ def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[Ca
     except (_Unreadable, RecursionError):
         return (_keys_of_text(call.tool, raw) if raw is not None else _keys_of_head(call.tool, args)), None
     signature = _digest(call.tool, text)
-    has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS and sum(map(len, scan.paths)) <= MAX_PATH_CHARS
+    places = "\n".join(scan.paths)
+    has_shape = 0 < len(scan.numbers) <= MAX_NUMBERS and len(places) <= MAX_PATH_CHARS
     keys = CallKeys(
         signature,
-        _short_digest(call.tool, _encode(_mapped(normal, _folded_leaf))) if scan.folds else signature,
-        _shape(call.tool, _without_numbers(normal), scan.paths) if has_shape else None,
+        _digest(call.tool, _encode(_mapped(normal, _folded_leaf))) if scan.folds else signature,
+        _shape(call.tool, _without_numbers(normal), len(scan.paths), places) if has_shape else None,
         tuple(scan.paths) if has_shape else (),
         tuple(scan.numbers) if has_shape else (),
     )
     return keys, text
 
 
-def _shape(tool: str, rest: object, paths: list[str]) -> str:
-    """`rest` is the normal form without its numbers, which stood at `paths`."""
-    listed = "\n".join(paths)
-    return _short_digest(tool, f"{_encode(rest)}{len(paths)} {listed}")
+def _shape(tool: str, rest: object, numbers: int, places: str) -> str:
+    """`rest` is the normal form without its so many numbers, which stood at `places`."""
+    # Only the guard itself compares shapes, so the cheapest faithful text will do.
+    tagged = f"{tool}\n{rest!a}{numbers} {places}"
+    return hashlib.blake2b(tagged.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tuple[CallKeys, str] | None:
@@ -203,12 +205,13 @@ def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tup
         elif kind is not bool and value is not None:
             return None
         rest[name] = value
-    if len(numbers) > MAX_NUMBERS or sum(map(len, paths)) > MAX_PATH_CHARS:
+    places = "\n".join(paths)
+    if len(numbers) > MAX_NUMBERS or len(places) > MAX_PATH_CHARS:
         return None
     text = _encode(normal)
     signature = _digest(tool, text)
-    spelled = _short_digest(tool, _encode({**normal, **folded})) if folded else signature
-    shape = _shape(tool, rest, paths) if numbers else None
+    spelled = _digest(tool, _encode({**normal, **folded})) if folded else signature
+    shape = _shape(tool, rest, len(numbers), places) if numbers else None
     return CallKeys(signature, spelled, shape, tuple(paths), tuple(numbers)), text
 
 
@@ -413,11 +416,6 @@ def _walk_foreign(value: object, path: str, depth: int, scan: _Scan) -> object:
 
 def _digest(tool: str, text: str) -> str:
     return "sha256:" + hashlib.sha256(f"{tool}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _short_digest(tool: str, text: str) -> str:
-    """For keys that only the guard itself compares."""
-    return hashlib.blake2b(f"{tool}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _keys_of_text(tool: str, raw: str) -> CallKeys:

@@ -338,7 +338,7 @@ class Guard:
             folding.find_after(state.folding, call, marks, policy),
             jitter.find_after(alike, call, policy),
             tuning.find_after(alike, call, policy),
-            stale.find_after(state.stale, call, marks, policy),
+            stale.find_after(state.stale, call, marks, policy) if state.stale.last_was_stale else None,
             None if record.code is None else error_codes.find_after(state.errors, call, record, marks, policy),
         )
         return self._switched_on(call, found)

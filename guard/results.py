@@ -108,7 +108,7 @@ def excerpt_of(outcome: Outcome) -> str:
     if outcome.result_excerpt is not None:
         text = outcome.result_excerpt
     elif isinstance(outcome.result, str):
-        text = outcome.result[: 2 * EXCERPT_CHARS]
+        text = outcome.result[: EXCERPT_CHARS + 20]
     else:
         text = result_text(outcome.result)[: 2 * EXCERPT_CHARS]
     if not text and outcome.error is not None:
@@ -137,6 +137,9 @@ _DURATION = re.compile(
     r"[0-9][0-9]*(\.[0-9]+)? ?(?:(seconds?|secs?|s|minutes?|mins?|hours?|hrs?|秒|分钟|小时)"
     r"|milliseconds?|msecs?|ms|microseconds?|µs|μs|us|nanoseconds?|ns|毫秒|微秒|纳秒)(?![A-Za-z])"
 )
+_CLOCK = re.compile(r"\d[:T]\d")
+_DIGITS_AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONGEST_UNIT: Final = 20
 _OWN_WORDS = re.compile(r"\s*" + re.escape(OWN_WORDS) + r"[^\n]*")
 
 
@@ -151,11 +154,15 @@ def normalise(text: str) -> str:
     if OWN_WORDS in text:
         text = _OWN_WORDS.sub("", text)
     # Where a test is much cheaper than the pattern, and never wrong in saying no, it comes first.
-    if _is_between_digits(text, ":") or _is_between_digits(text, "T"):
-        text = _STAMP.sub("<time>", text)
-    if text.count("-") >= 4:
-        text = _UUID.sub("<uuid>", text)
-    return _DURATION.sub(_without_duration, text)
+    first, last = _span_of_digits(text)
+    if first < 0:
+        return text if text.count("-") < 4 else _UUID.sub("<uuid>", text)
+    if _CLOCK.search(text, first, last + 1) is not None or text.count("-") >= 4:
+        text = _UUID.sub("<uuid>", _STAMP.sub("<time>", text))
+        return _DURATION.sub(_without_duration, text)
+    # The sign before the first digit belongs to the pattern, and the longest unit after the last one.
+    start, end = max(first - 1, 0), last + _LONGEST_UNIT
+    return f"{text[:start]}{_DURATION.sub(_without_duration, text[start:end])}{text[end:]}"
 
 
 def _without_duration(match: re.Match[str]) -> str:
@@ -165,13 +172,12 @@ def _without_duration(match: re.Match[str]) -> str:
     return match[0] if goes_on_to_the_left or is_whole else "<duration>"
 
 
-def _is_between_digits(text: str, sign: str) -> bool:
-    at = text.find(sign)
-    while at >= 0:
-        if text[at - 1 : at].isdigit() and text[at + 1 : at + 2].isdigit():
-            return True
-        at = text.find(sign, at + 1)
-    return False
+def _span_of_digits(text: str) -> tuple[int, int]:
+    """Where the first and the last ASCII digit stand, (-1, -1) without any; the whole text when it is not ASCII."""
+    if not text.isascii():
+        return 0, len(text)
+    marked = text.encode().translate(_DIGITS_AS_ZERO)
+    return marked.find(b"0"), marked.rfind(b"0")
 
 
 def _without(value: object, volatile: frozenset[str], path: str, depth: int) -> object:

@@ -37,7 +37,8 @@ def standing(streak: Streak | None, marks: Marks) -> int:
 
 def count(streak: Streak, marks: Marks, step: int) -> None:
     """The current message is one more in the row."""
-    _open(streak, marks)
+    if streak.turn != marks.turn or streak.progress != marks.progress:
+        _open(streak, marks)
     streak.hit = True
     streak.steps.append(step)
     if len(streak.steps) > MAX_EVIDENCE:
@@ -46,7 +47,8 @@ def count(streak: Streak, marks: Marks, step: int) -> None:
 
 def restart(streak: Streak, marks: Marks, at: int) -> None:
     """The row begins anew with the next message, which follows a count of `at`."""
-    _open(streak, marks)
+    if streak.turn != marks.turn or streak.progress != marks.progress:
+        _open(streak, marks)
     streak.restart = at
 
 
@@ -63,15 +65,11 @@ def forget(streak: Streak, marks: Marks) -> None:
 
 
 def _open(streak: Streak, marks: Marks) -> None:
-    if streak.progress == marks.progress and streak.turn == marks.turn:
-        return
-    now_standing = standing(streak, marks)
-    if now_standing == 0:
+    """Begin the current message."""
+    streak.carried = standing(streak, marks)
+    if streak.carried == 0:
         streak.steps.clear()
-    streak.progress, streak.turn, streak.carried, streak.hit, streak.restart = (
-        marks.progress,
-        marks.turn,
-        now_standing,
-        False,
-        None,
-    )
+    streak.progress = marks.progress
+    streak.turn = marks.turn
+    streak.hit = False
+    streak.restart = None

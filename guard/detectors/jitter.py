@@ -48,6 +48,10 @@ class Shape:
     likes: list[Like] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     """The latest different results."""
+    known: int = 0
+    """How many knobs of the tool were known when `knobs` was written."""
+    knobs: tuple[int, ...] = ()
+    """Which of `paths` are knobs, by index."""
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ def look_alikes(memory: JitterMemory, call: CallView, marks: Marks) -> Alike | N
     known = memory.knobs.get(call.tool)
     if not known:
         return None
-    knobs = tuple([place for place, path in enumerate(shape.paths) if path in known])
+    knobs = shape.knobs if shape.known == len(known) else _places(shape.paths, known)
     return Alike(shape, knobs) if knobs else None
 
 
@@ -126,7 +130,7 @@ def observe_call(memory: JitterMemory, call: CallView, executes: bool, marks: Ma
     keys = call.keys
     if keys.shape is None:
         return
-    _learn_knobs(memory, call)
+    known = _learn_knobs(memory, call)
     shape = memory.shapes.get(keys.shape)
     if shape is None:
         shape = Shape(keys.paths, marks.progress)
@@ -134,6 +138,8 @@ def observe_call(memory: JitterMemory, call: CallView, executes: bool, marks: Ma
         shape.likes.clear()
         shape.results.clear()
         shape.progress = marks.progress
+    if shape.known != len(known):
+        shape.known, shape.knobs = len(known), _places(shape.paths, known)
     shape.likes.append(Like(call.step, call.turn, keys.numbers, not executes))
     if len(shape.likes) > MAX_LIKES:
         del shape.likes[0]
@@ -160,23 +166,29 @@ def keep_own(memory: JitterMemory, tool: str, key: str, numbers: tuple[Number, .
     shape = memory.shapes.get(key)
     if shape is None or shape.progress != progress - 1:
         return
-    known = memory.knobs.get(tool) or ()
-    knobs = tuple(place for place, path in enumerate(shape.paths) if path in known)
+    knobs = _places(shape.paths, memory.knobs.get(tool) or ())
     shape.likes = [like for like in shape.likes if is_look_alike(like.numbers, numbers, knobs)]
     shape.progress = progress
 
 
-def _learn_knobs(memory: JitterMemory, call: CallView) -> None:
+def _places(paths: tuple[str, ...], knobs: Sequence[str]) -> tuple[int, ...]:
+    return tuple([place for place, path in enumerate(paths) if path in knobs])
+
+
+def _learn_knobs(memory: JitterMemory, call: CallView) -> Sequence[str]:
+    """The knobs of the tool, with those that this call shows."""
+    keys = call.keys
     known: Sequence[str] = memory.knobs.get(call.tool) or ()
-    new = [
-        path
-        for path, number in zip(call.keys.paths, call.keys.numbers, strict=True)
-        if (type(number) is not int or path in call.knobs)
-        and path not in known
-        and (path in call.knobs or not is_integral(number))
-    ]
-    if new and len(known) < _MAX_KNOBS:
-        memory.knobs.put(call.tool, [*known, *new])
+    new = list(call.knobs)
+    for place, number in enumerate(keys.numbers):
+        if type(number) is not int and keys.paths[place] not in known and not is_integral(number):
+            new.append(keys.paths[place])
+    if not new or len(known) >= _MAX_KNOBS:
+        return known
+    more = list(dict.fromkeys([*known, *new]))
+    if len(more) > len(known):
+        memory.knobs.put(call.tool, more)
+    return more
 
 
 def _equal_results(alike: Alike, numbers: tuple[Number, ...], call: CallView, result: str | None) -> tuple[int, ...]:
