@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 30_000
 """How long SQLite waits for another process's write lock. Every writing transaction takes it at its start (`BEGIN
 IMMEDIATE`), since a transaction that reads first and writes later fails at once, whatever the timeout."""
+
+_ASK_AGAIN_MS = 3
+"""SQLite asks after 1 and 2 ms more within this time, and then we begin anew."""
 
 CONNECTIONS = 16
 """Most connections of one process to a database server; threads beyond that wait for one."""
@@ -183,4 +187,28 @@ def _prepare_sqlite(raw: Any, record: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     is_write = connection.get_execution_options().get("sluicegate_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+    if is_write:
+        _take_write_lock(connection)
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _take_write_lock(connection: Connection) -> None:
+    """`BEGIN IMMEDIATE`, asking often: SQLite's own waiting sleeps longer each time, up to 100 ms, so that a process that
+    writes all the time would keep the lock from one that has waited for long."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={_ASK_AGAIN_MS}")
+    try:
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
+            except sa.exc.OperationalError as error:
+                if not _is_locked(error) or time.monotonic() > deadline:
+                    raise
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+
+
+def _is_locked(error: sa.exc.OperationalError) -> bool:
+    return getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")

@@ -75,5 +75,3 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server: PostgreSQL = request.getfixturevalue("postgres")
     with server.database() as url:
         yield url
-
-

@@ -1,0 +1,7 @@
+"""Each test here runs on all databases, blob stores or ways of dispatch that it is about."""
+
+from __future__ import annotations
+
+from tests.contracts.fixtures import database, database_url, empty_url, postgres, postgres_url, redis, s3
+
+__all__ = ["database", "database_url", "empty_url", "postgres", "postgres_url", "redis", "s3"]
