@@ -13,14 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.api.artifacts import ArtifactRoutes
 from gateway.api.auth import Authenticator
 from gateway.api.changes import Changes
 from gateway.api.escalations import EscalationRoutes
 from gateway.api.events import EventRoutes
-from gateway.api.gate import Gate, internal_problem, refusal
+from gateway.api.gate import Gate, Pace, internal_problem, refusal
 from gateway.api.guard_runs import GuardRunRoutes
 from gateway.api.guard_schemas import guard_components
 from gateway.api.items import ItemRoutes
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 _THREADS = 64
 
 
-def create_app(services: Services) -> ASGIApp:
+def create_app(services: Services) -> Gate:
     """The service's ASGI application. Closing `services` stays with the caller."""
     changes = Changes()
     waiting = Waiting(services.database, changes)
@@ -65,17 +65,22 @@ def create_app(services: Services) -> ASGIApp:
     )
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     app.include_router(EventRoutes(services).router())
+    app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
     app.include_router(GuardRunRoutes(services.database).router())
-    app.include_router(ServiceRoutes(services).router())
+    app.include_router(ServiceRoutes(services, changes).router())
     _speak_problems(app)
     _describe(app)
+    settings = services.settings
     is_keyless = services.settings.is_loopback
     return Gate(
         app,
         authenticator=Authenticator(services.database, keyless=is_keyless),
+        admission=services.admission,
         max_bytes=services.settings.max_request_bytes,
+        pace=Pace(settings.body_idle_s, settings.body_least_rate, settings.body_grace_s),
         keyless=is_keyless,
+        on_shutdown=changes.close,
     )
 
 

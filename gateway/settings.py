@@ -88,6 +88,22 @@ class Settings(BaseSettings):
     hint_again_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds after which workers are told again, by the broker, of an item that still waits."""
 
+    max_waiting_items: Annotated[int, Field(ge=1)] = 20_000
+    """Items that may wait for a worker, all tenants together; past that uploads get 503."""
+    max_waiting_bytes: Annotated[int, Field(ge=1)] = 50 * 1024**3
+    max_wait_s: Annotated[float, Field(gt=0)] = 3600.0
+    """How long the oldest waiting item may have waited before uploads get 503."""
+    tenant_max_waiting_items: Annotated[int, Field(ge=1)] = 10_000
+    """Items of one tenant that may wait; past that its uploads get 429."""
+    tenant_max_waiting_bytes: Annotated[int, Field(ge=1)] = 25 * 1024**3
+    min_free_bytes: Annotated[int, Field(ge=0)] = 512 * 1024**2
+    """Free space that uploads must leave on the data folder's disk; below that they get 507."""
+    body_idle_s: Annotated[float, Field(gt=0)] = 15.0
+    """How long a request's body may stand still."""
+    body_least_rate: Annotated[int, Field(ge=0)] = 4096
+    """Bytes per second that a body must reach on average once it has taken `body_grace_s`."""
+    body_grace_s: Annotated[float, Field(ge=0)] = 20.0
+
     log_level: str = "INFO"
 
     @field_validator(

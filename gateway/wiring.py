@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import assert_never
 
 import prefilters
+from gateway.admission import Admission, AdmissionLimits
 from gateway.agent.prices import Prices
 from gateway.blobs import FolderBlobs
 from gateway.profiles import Profile, Profiles, load_profiles
@@ -41,6 +42,7 @@ class Services:
     prices: Prices
     signals: Signals
     dispatch: Dispatch
+    admission: Admission
     transcriber: Transcriber | None
     """Writes down what recordings say; None where nothing is configured for it."""
     _profile_rules: dict[tuple[str, str], RuleSet] = field(default_factory=dict)
@@ -94,11 +96,24 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
         prices=Prices(settings),
         signals=signals,
         dispatch=open_dispatch(settings, signals),
+        admission=Admission(database, settings.data_dir, admission_limits(settings)),
         transcriber=open_transcriber(settings, pool),
     )
     for profile in services.profiles.values():
         services.rules_for(profile)
     return services
+
+
+def admission_limits(settings: Settings) -> AdmissionLimits:
+    """How much may wait, from the settings."""
+    return AdmissionLimits(
+        max_waiting=settings.max_waiting_items,
+        max_waiting_bytes=settings.max_waiting_bytes,
+        max_wait_s=settings.max_wait_s,
+        tenant_max_waiting=settings.tenant_max_waiting_items,
+        tenant_max_waiting_bytes=settings.tenant_max_waiting_bytes,
+        min_free_bytes=settings.min_free_bytes,
+    )
 
 
 def open_transcriber(settings: Settings, pool: DecoderPool) -> Transcriber | None:

@@ -15,12 +15,20 @@ class Changes:
     """Who waits for which item, in one event loop."""
 
     def __init__(self) -> None:
+        self.is_closing = False
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
 
     def notify(self, item_id: str) -> None:
         """Wake all that wait for this item."""
         for event in self._waiting.get(item_id, ()):
             event.set()
+
+    def close(self) -> None:
+        """The process is about to end: nobody waits any longer, each gets its item as it stands."""
+        self.is_closing = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
 
     def attach(self, listener: Listener) -> None:
         """Take signals from other processes in the running event loop."""

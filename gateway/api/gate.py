@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -18,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import __version__
+from gateway.admission import Admission, Overload
 from gateway.api.auth import Authenticator, Principal
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
@@ -34,17 +37,31 @@ _DRAIN_S = 5.0
 class Gate:
     """The outermost layer of the service."""
 
-    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, max_bytes: int, keyless: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        admission: Admission,
+        max_bytes: int,
+        pace: Pace,
+        keyless: bool,
+        on_shutdown: Callable[[], None],
+    ) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._admission = admission
         self._max_bytes = max_bytes
+        self._pace = pace
         self._keyless = keyless
+        self.begin_shutdown = on_shutdown
+        """Call when the process is asked to end: readiness turns red, and who waits gets an answer at once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = IncomingBody(receive, Headers(scope=scope), self._max_bytes)
+        body = IncomingBody(receive, Headers(scope=scope), self._max_bytes, self._pace)
         request_id = new_id("req")
         scope.setdefault("state", {}).update(request_id=request_id, body=body)
         answer = _Answer(send, request_id)
@@ -73,6 +90,18 @@ class Gate:
             self._check_length(headers)
         if method == "POST" and path.rstrip("/") == "/v1/items":
             _check_submission_headers(headers)
+            await self._admit(principal, headers)
+
+    async def _admit(self, principal: Principal, headers: Headers) -> None:
+        """Refuse an upload while too much waits or the disk runs low, before its body is read."""
+        if not self._admission.is_fresh:
+            await run_in_threadpool(self._admission.look)
+        declared = headers.get("content-length", "")
+        announced = int(declared) if declared.isdigit() else 0
+        refused = self._admission.refusal(principal.tenant, announced_bytes=announced)
+        if refused is not None:
+            code, detail = _OVERLOAD[refused.reason]
+            raise ApiProblem(code, detail, retry_after_s=refused.retry_after_s)
 
     async def _principal(self, headers: Headers) -> Principal:
         header = headers.get("authorization")
@@ -88,6 +117,31 @@ class Gate:
         declared = headers.get("content-length")
         if declared is not None and declared.isdigit() and int(declared) > self._max_bytes:
             raise too_large(self._max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How slowly a body may come: a connection that trickles must not hold its place for ever."""
+
+    idle_s: float
+    """Seconds without a byte."""
+    least_rate: int
+    """Bytes per second on average, once `grace_s` have passed."""
+    grace_s: float
+
+
+_OVERLOAD = {
+    Overload.TENANT_FULL: (
+        "quota_exceeded",
+        "Too many of your items wait to be worked on. Nothing was stored; send this one again later.",
+    ),
+    Overload.QUEUE_FULL: ("queue_full", "Too much waits to be worked on. Nothing was stored; send it again later."),
+    Overload.WAIT_TOO_LONG: (
+        "queue_full",
+        "What waits to be worked on has waited too long already. Nothing was stored; send it again later.",
+    ),
+    Overload.DISK_LOW: ("storage_full", "There is too little room left to store uploads. Nothing was stored."),
+}
 
 
 def too_large(limit: int) -> ApiProblem:
@@ -149,9 +203,11 @@ def _is_loopback(authority: str) -> bool:
 class IncomingBody:
     """A request's `receive`: ends the request with a 413 once more than `limit` bytes have come, declared or not."""
 
-    def __init__(self, receive: Receive, headers: Headers, limit: int) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limit: int, pace: Pace) -> None:
         self._receive = receive
         self._limit = limit
+        self._pace = pace
+        self._started: float | None = None
         self._received = 0
         self._is_refused = False
         waits = "100-continue" in headers.get("expect", "").lower()
@@ -160,7 +216,7 @@ class IncomingBody:
         self._is_expected = has_body and not waits
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        message = await (self._receive() if self._is_complete else self._receive_in_time())
         if message["type"] != "http.request":
             self._is_complete = True
             return message
@@ -171,6 +227,25 @@ class IncomingBody:
             self._is_refused = True
             raise too_large(self._limit)
         return message
+
+    async def _receive_in_time(self) -> Message:
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        taken_s = now - self._started
+        is_trickling = taken_s > self._pace.grace_s and self._received < self._pace.least_rate * taken_s
+        if not is_trickling:
+            try:
+                async with asyncio.timeout(self._pace.idle_s):
+                    return await self._receive()
+            except TimeoutError:
+                pass
+        self._is_expected = False  # nothing more is waited for: the connection is closed
+        raise ApiProblem(
+            "request_timeout",
+            "The body came too slowly, so it was not waited for any longer. Nothing was stored; send it again.",
+            headers={"Connection": "close"},
+        )
 
     @property
     def is_unread(self) -> bool:

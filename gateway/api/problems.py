@@ -56,6 +56,8 @@ KINDS: Mapping[str, ProblemKind] = {
         _k("duplicate_item", 409, "This item exists already",
            "`item_id` is the item with the same content. Send `on_duplicate: new` to have another."),
         _k("item_state_conflict", 409, "The item's state does not allow this", "`status` is where it stands."),
+        _k("request_timeout", 408, "The body came too slowly",
+           "The upload stood still or trickled. Send it again over a better connection.", retryable=True),
         _k("gone", 410, "This is gone", "The content was purged; a tombstone remains."),
         _k("length_required", 411, "The length must be declared", "Send `Content-Length`."),
         _k("conflict_version", 412, "It has changed since you read it", "Read it again and repeat with the new ETag.",

@@ -75,6 +75,7 @@ def item_json(item: Item, *, language: str) -> dict[str, Any]:
             "events": f"{base}/events",
             "explanation": f"{base}/explanation",
             "llm_payload": f"{base}/llm-payload",
+            "artifacts": f"{base}/artifacts",
         },
         "created_at": timestamp(item.created_ms),
         "updated_at": timestamp(item.updated_ms),

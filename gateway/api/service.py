@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from gateway import __version__
 from gateway.api import request_values as values
 from gateway.api.body import ACCEPTED_TYPES
+from gateway.api.changes import Changes
 from gateway.api.problems import KINDS, not_found
 from gateway.api.render import profile_json
 from gateway.store import migrate
@@ -25,8 +26,9 @@ from prefilters.media import supported_formats
 class ServiceRoutes:
     """Handlers of everything that is not an item."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, changes: Changes) -> None:
         self._services = services
+        self._changes = changes
 
     def router(self) -> APIRouter:
         """The routes with their descriptions."""
@@ -69,6 +71,7 @@ class ServiceRoutes:
         confinement = services.pool.confinement
         rules = services.rule_source.current()
         return {
+            "process": _required("it is about to end" if self._changes.is_closing else None),
             "database": _required(_database_problem(services)),
             "blobs": _required(None if services.blobs.is_writable() else "the blob folder cannot be written"),
             "ruleset": _required(None, version=rules.version, kept_old_because=services.rule_source.problem),

@@ -34,7 +34,7 @@ class Waiting:
             while True:
                 item = await run_in_threadpool(self._read, item_id, tenant)
                 left_s = deadline - asyncio.get_running_loop().time()
-                if item is None or left_s <= 0 or is_wanted(item.version, item.status):
+                if item is None or left_s <= 0 or self._changes.is_closing or is_wanted(item.version, item.status):
                     return item
                 await subscription.wait(left_s)
 

@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Protocol, assert_never
 
 import structlog
 import uvicorn
 
+from gateway.api.gate import Gate
 from gateway.app import create_app
 from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
@@ -36,7 +38,20 @@ def end_with_supervisor() -> bool:
     return True
 
 
-class _AnnouncingServer(uvicorn.Server):
+class _Server(uvicorn.Server):
+    """Ends without keeping those who wait for an item until their time is up."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT."""
+        self._gate.begin_shutdown()
+        super().handle_exit(sig, frame)
+
+
+class _AnnouncingServer(_Server):
     """Prints where it can be reached, once it can be."""
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
@@ -60,8 +75,9 @@ def run_api(settings: Settings) -> None:
     is_supervised = end_with_supervisor()
     services = open_services(settings)
     services.blobs.remove_leftovers()
+    gate = create_app(services)
     config = uvicorn.Config(
-        create_app(services),
+        gate,
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -70,7 +86,7 @@ def run_api(settings: Settings) -> None:
         timeout_keep_alive=75,
         server_header=False,
     )
-    server = uvicorn.Server(config) if is_supervised else _AnnouncingServer(config)
+    server = _Server(config, gate) if is_supervised else _AnnouncingServer(config, gate)
     for number in (signal.SIGTERM, signal.SIGINT):  # the server raises them again once it has ended in good order
         signal.signal(number, lambda *_: None)
     try:

@@ -92,6 +92,7 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> I
             "submission": dict(new.submission),
             "notes": list(new.notes),
             "usage": asdict(Usage()),
+            "upload_bytes": sum(record.bytes for record in new.files),
             "content_key": new.content_key,
             "duplicate_of": new.duplicate_of,
             "created_ms": at_ms,

@@ -48,6 +48,7 @@ items = sa.Table(
     sa.Column("result", sa.JSON),
     sa.Column("failure", sa.JSON),
     sa.Column("usage", sa.JSON, nullable=False),
+    sa.Column("upload_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("content_key", sa.String(64), nullable=False),
     sa.Column("duplicate_of", _Id),
     sa.Column("escalation_id", _Id),

@@ -1,0 +1,120 @@
+"""Back-pressure: what waits is bounded by count, bytes and time, and the disk keeps a reserve; past that, uploads are refused.
+
+A refusal costs next to nothing, and what was accepted keeps its place: overload shows at the door, not in the queue.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gateway.store import backlog
+from gateway.store.engine import Database
+
+_LOOK_S = 1.0
+"""How long one look at the queue and the disk is good for."""
+_LEAST_RETRY_S, _MOST_RETRY_S = 1, 300
+
+
+class Overload(StrEnum):
+    """Why an upload is refused."""
+
+    TENANT_FULL = "tenant_full"
+    QUEUE_FULL = "queue_full"
+    WAIT_TOO_LONG = "wait_too_long"
+    DISK_LOW = "disk_low"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """How much may wait."""
+
+    max_waiting: int = 20_000
+    """Items of all tenants."""
+    max_waiting_bytes: int = 50 * 1024**3
+    max_wait_s: float = 3600.0
+    """Age of the item that has waited longest: whoever comes now will wait about as long."""
+    tenant_max_waiting: int = 10_000
+    tenant_max_waiting_bytes: int = 25 * 1024**3
+    min_free_bytes: int = 512 * 1024**2
+    """Free space on the data folder's disk, so that the database can go on writing what it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why, and when to come again."""
+
+    reason: Overload
+    retry_after_s: int
+
+
+class Admission:
+    """Decides at the door of one process; safe to ask from many threads."""
+
+    def __init__(self, database: Database, data_dir: Path, limits: AdmissionLimits) -> None:
+        self._database = database
+        self._data_dir = data_dir
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._looked_at = float("-inf")
+        self._waiting: Mapping[str, backlog.Waiting] = {}
+        self._total = backlog.Waiting(0, 0, 0.0)
+        self._free_bytes = 0
+        self._admitted = 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `refusal` can answer without a look at the database."""
+        return time.monotonic() - self._looked_at < _LOOK_S
+
+    def look(self) -> None:
+        """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            with self._database.read() as connection:
+                waiting = backlog.waiting_by_tenant(connection)
+            self._waiting, self._total = waiting, backlog.total(waiting.values())
+            self._free_bytes = shutil.disk_usage(self._data_dir).free
+            self._admitted = 0
+            self._looked_at = time.monotonic()
+        finally:
+            self._lock.release()
+
+    def refusal(self, tenant: str, *, announced_bytes: int) -> Refusal | None:
+        """Why an upload of this size may not come in now; None lets it in, and counts it until the next look."""
+        reason = self._reason(tenant, announced_bytes)
+        if reason is None:
+            self._admitted += 1
+            return None
+        return Refusal(reason, self._retry_after_s(reason))
+
+    def _reason(self, tenant: str, announced_bytes: int) -> Overload | None:
+        limits = self._limits
+        own = self._waiting.get(tenant, backlog.NOTHING)
+        if self._free_bytes - announced_bytes < limits.min_free_bytes:
+            return Overload.DISK_LOW
+        if (
+            self._total.items + self._admitted >= limits.max_waiting
+            or self._total.bytes + announced_bytes > limits.max_waiting_bytes
+        ):
+            return Overload.QUEUE_FULL
+        if self._total.oldest_s > limits.max_wait_s:
+            return Overload.WAIT_TOO_LONG
+        if (
+            own.items + self._admitted >= limits.tenant_max_waiting
+            or own.bytes + announced_bytes > limits.tenant_max_waiting_bytes
+        ):
+            return Overload.TENANT_FULL
+        return None
+
+    def _retry_after_s(self, reason: Overload) -> int:
+        """A tenth of what the oldest has waited: by then about a tenth of the queue is done."""
+        if reason is Overload.DISK_LOW:
+            return 30
+        return min(max(int(self._total.oldest_s / 10), _LEAST_RETRY_S), _MOST_RETRY_S)
