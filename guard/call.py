@@ -29,7 +29,7 @@ MAX_FOLDED_CHARS: Final = 2_000
 """Longer texts keep their spelling: documents differ by more than case and blanks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolCall:
     """What the model asked for, as it asked for it."""
 

@@ -187,7 +187,7 @@ class Guard:
         open_turn(self._state, turn_key, now, self.policy)
         traits = self.tools.get(call.tool, self._undeclared)
         view, canonical = self._view_of(call, traits, now)
-        ended = self._find_end()
+        ended = self._find_end() if self._state.marks.stands_still else None
         is_sticky = ended is not None
         findings, rule_errors = self._judge(view, traits) if ended is None else ((ended,), 0)
         flags = _flags(view, is_sticky=is_sticky, rule_errors=rule_errors)
@@ -235,7 +235,7 @@ class Guard:
             )
         if decision.append is not None or decision.explanation:
             record = replace(record, **verdict_of(decision))
-        observe_verdict_after(self._state, record, self.policy)
+            observe_verdict_after(self._state, record, self.policy)
         self._append(record)
         return decision
 
@@ -325,7 +325,7 @@ class Guard:
             folding.find(state.folding, call, marks, policy),
             jitter.find(alike, call, policy),
             tuning.find(alike, call, policy),
-            stale.find(state.stale, call, marks, policy),
+            stale.find(state.stale, state.repeat.seen.get(call.keys.signature), call, marks, policy),
         )
         return self._switched_on(call, found), rule_errors
 

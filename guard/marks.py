@@ -51,3 +51,8 @@ class Marks:
     """Halts so far by tool and reason."""
     escalated: list[str] = field(default_factory=list)
     """Tool and reason of what already escalated since the last resume."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no call may run."""
+        return self.halted is not None or self.cancelled or self.paused

@@ -184,10 +184,14 @@ def observe_outcome(memory: RuleMemory, call: CallView, outcome: OutcomeRecord, 
         restart(row, marks, 0)
     if call.group is None:
         return
-    group = memory.groups.get(call.group) or GroupMemory()
+    group = memory.groups.get(call.group)
+    if group is None:
+        group = GroupMemory()
+        memory.groups.put(call.group, group)
+    else:
+        memory.groups.touch(call.group)
     if outcome.code is not None:
         count(group.failures, marks, call.step)
     else:
         restart(group.failures, marks, 0)
     group.results.put(outcome.digest, call.step)
-    memory.groups.put(call.group, group)

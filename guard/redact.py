@@ -34,7 +34,7 @@ _SECRET_MARKS: Final = ("Bearer", "eyJ", "://", "sk-", "sk_", "pk-", "pk_", "rk-
 
 _SUSPICIOUS: Final = (
     *("pass", "secret", "token", "api", "auth", "credential", "cookie", "private", "session"),
-    *("\\u", "bearer", "eyj", "://", "sk-", "sk_", "pk_", "pk-", "rk_", "rk-", "ghp", "gho", "xox", "akia"),
+    *("\\u", "bearer", "eyj", "://", "k-", "k_", "ghp", "gho", "xox", "akia"),
 )
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode

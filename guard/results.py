@@ -33,7 +33,7 @@ class ToolError:
     """A wait that the tool announced; keeping it makes the next try a fresh one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What running a call brought. A tool that looked and found nothing answers ok and empty, not an error."""
 
@@ -50,7 +50,7 @@ class Outcome:
     @classmethod
     def ok(cls, result: object = None, *, tokens: int = 0, cost: float = 0.0) -> Outcome:
         """A success."""
-        return cls(result, tokens=tokens, cost=cost)
+        return cls(result, None, None, None, tokens, cost)
 
     @classmethod
     def failed(

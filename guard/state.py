@@ -68,10 +68,9 @@ def empty_state(policy: GuardPolicy) -> GuardState:
     for memory in (
         state.repeat.seen, state.folding.classes, state.jitter.shapes, state.written, state.answered,
         state.errors.rows, state.errors.first, state.errors.codes, state.errors.waits, state.errors.failed_at, state.jitter.knobs,
-        state.budget.calls, state.budget.writes, state.rules.tool_errors, state.rules.groups, state.rules.refusals,
+        state.budget.tools, state.rules.tool_errors, state.rules.groups, state.rules.refusals,
     ):  # fmt: skip
         memory.limit = limit
-    state.stale.pairs.limit = 2 * limit
     return state
 
 
@@ -154,7 +153,7 @@ def observe_outcome(state: GuardState, record: OutcomeRecord, policy: GuardPolic
     folding.observe_outcome(state.folding, call, record, marks)
     if call.keys.shape is not None:
         jitter.observe_outcome(state.jitter, call, record)
-    stale.observe_outcome(state.stale, call, record, marks)
+    stale.observe_outcome(state.stale, state.repeat.seen.get(call.keys.signature), call, record, marks)
     error_codes.observe_outcome(state.errors, call, record, marks)
     budget.observe_outcome(state.budget, call, record)
     metarules.observe_outcome(state.rules, call, record, marks)
@@ -236,7 +235,7 @@ def _observe_success(
         state.answered.put(answer, call.step)
     if not is_write:
         return
-    written = stale.pair_of(keys.signature, record.digest)
+    written = f"{keys.signature} {record.digest}"
     if state.written.get(written) is None:
         state.has_news = marks.resumed
         if policy.counting is Counting.PROGRESS:
@@ -253,7 +252,7 @@ def _commit_progress(state: GuardState, policy: GuardPolicy) -> None:
     last, progress = marks.pending[-1], marks.progress
     if all(write.signature == last.signature for write in marks.pending):
         repeat.keep_own(state.repeat, last.signature, progress)
-        stale.keep_own(state.stale, last.signature, last.digest, progress)
+        stale.keep_own(state.repeat.seen.get(last.signature), last.digest, progress)
     if all(write.folded == last.folded for write in marks.pending):
         folding.keep_own(state.folding, last.folded, progress)
     if last.shape is not None and all(write.shape == last.shape for write in marks.pending):

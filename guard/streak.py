@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from guard.marks import Marks
@@ -22,7 +22,7 @@ class Streak:
     """Message `turn` counts."""
     restart: int | None = None
     """The count after message `turn`, when something in it restarted the row."""
-    steps: list[int] = field(default_factory=list)
+    steps: tuple[int, ...] = ()
     """The latest steps that were counted."""
 
 
@@ -40,9 +40,7 @@ def count(streak: Streak, marks: Marks, step: int) -> None:
     if streak.turn != marks.turn or streak.progress != marks.progress:
         _open(streak, marks)
     streak.hit = True
-    streak.steps.append(step)
-    if len(streak.steps) > MAX_EVIDENCE:
-        del streak.steps[0]
+    streak.steps = (*streak.steps[1 - MAX_EVIDENCE :], step)
 
 
 def restart(streak: Streak, marks: Marks, at: int) -> None:
@@ -61,14 +59,14 @@ def forget(streak: Streak, marks: Marks) -> None:
         False,
         None,
     )
-    streak.steps.clear()
+    streak.steps = ()
 
 
 def _open(streak: Streak, marks: Marks) -> None:
     """Begin the current message."""
     streak.carried = standing(streak, marks)
     if streak.carried == 0:
-        streak.steps.clear()
+        streak.steps = ()
     streak.progress = marks.progress
     streak.turn = marks.turn
     streak.hit = False

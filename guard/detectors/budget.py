@@ -16,11 +16,19 @@ from guard.trace import CallView, OutcomeRecord
 
 
 @dataclass(slots=True)
+class Tally:
+    """What one tool was used for."""
+
+    calls: int = 0
+    writes: int = 0
+    """Successful calls of a mutating tool."""
+
+
+@dataclass(slots=True)
 class BudgetMemory:
     """What was spent so far."""
 
-    calls: BoundedMap[int] = field(default_factory=BoundedMap)
-    writes: BoundedMap[int] = field(default_factory=BoundedMap)
+    tools: BoundedMap[Tally] = field(default_factory=BoundedMap)
     tokens: int = 0
     cost: float = 0.0
     started_at: float | None = None
@@ -51,11 +59,14 @@ def find(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Finding | N
 def is_tool_spent(memory: BudgetMemory, tool: str, policy: GuardPolicy, traits: ToolTraits) -> bool:
     """Whether one more call of `tool` would pass the limit of its calls, or of its successful writes."""
     limit = policy.budget.calls_per_tool
-    if limit is not None and (memory.calls.get(tool) or 0) >= limit:
+    if limit is None and traits.max_calls is None and traits.max_writes is None:
+        return False
+    tally = memory.tools.get(tool) or Tally()
+    if limit is not None and tally.calls >= limit:
         return True
-    if traits.max_calls is not None and (memory.calls.get(tool) or 0) >= traits.max_calls:
+    if traits.max_calls is not None and tally.calls >= traits.max_calls:
         return True
-    return traits.max_writes is not None and (memory.writes.get(tool) or 0) >= traits.max_writes
+    return traits.max_writes is not None and tally.writes >= traits.max_writes
 
 
 def seconds_spent(memory: BudgetMemory) -> float:
@@ -77,7 +88,12 @@ def observe_now(memory: BudgetMemory, now: float | None) -> None:
 
 def observe_call(memory: BudgetMemory, call: CallView) -> None:
     """Fold the call in."""
-    memory.calls.put(call.tool, (memory.calls.get(call.tool) or 0) + 1)
+    tally = memory.tools.get(call.tool)
+    if tally is None:
+        memory.tools.put(call.tool, Tally(1))
+    else:
+        tally.calls += 1
+        memory.tools.touch(call.tool)
 
 
 def observe_outcome(memory: BudgetMemory, call: CallView, outcome: OutcomeRecord) -> None:
@@ -85,7 +101,9 @@ def observe_outcome(memory: BudgetMemory, call: CallView, outcome: OutcomeRecord
     memory.tokens += outcome.tokens
     memory.cost += outcome.cost
     if outcome.code is None and call.effect is Effect.MUTATING:
-        memory.writes.put(call.tool, (memory.writes.get(call.tool) or 0) + 1)
+        tally = memory.tools.get(call.tool)
+        if tally is not None:
+            tally.writes += 1
 
 
 def charge(memory: BudgetMemory, tokens: int, cost: float) -> None:

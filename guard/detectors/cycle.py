@@ -77,15 +77,16 @@ def observe_call(memory: CycleMemory, call: CallView, executes: bool) -> None:
         return
     memory.last_index += 1
     link = Link(memory.last_index, call.step, call.keys.signature, refused=not executes)
+    links, broken_at = memory.links, memory.broken_at
+    known = len(links)
     for place, period in enumerate(PERIODS):
-        earlier = memory.links[-period] if period <= len(memory.links) else None
-        if earlier is None or earlier.signature != link.signature:
-            memory.broken_at[place] = link.index
+        if period > known or links[-period].signature != link.signature:
+            broken_at[place] = link.index
         elif link.refused and link.result is None:
-            link.result = earlier.result
-    memory.links.append(link)
-    if len(memory.links) > _WINDOW:
-        del memory.links[0]
+            link.result = links[-period].result
+    links.append(link)
+    if known == _WINDOW:
+        del links[0]
 
 
 def observe_outcome(memory: CycleMemory, call: CallView, outcome: OutcomeRecord) -> None:

@@ -61,9 +61,7 @@ def find_after(
         return None
     ladder = ladder_for(outcome.error_class, policy).later(policy.poller_extra if call.poller else 0)
     action = action_for(ladder, occurrence)
-    return Finding(
-        Detector.ERROR_CODES, ReasonCode.REPEATED_ERROR, occurrence, action, tuple(row.steps), rule=outcome.code
-    )
+    return Finding(Detector.ERROR_CODES, ReasonCode.REPEATED_ERROR, occurrence, action, row.steps, rule=outcome.code)
 
 
 def errors_in_row(memory: ErrorMemory, tool: str, code: str | None, marks: Marks) -> int:

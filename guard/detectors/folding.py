@@ -17,10 +17,9 @@ from guard.trace import CallView, OutcomeRecord
 
 
 @dataclass(slots=True)
-class Folded:
+class Folded(Streak):
     """Calls that are one call but for their spelling."""
 
-    streak: Streak = field(default_factory=Streak)
     result: str | None = None
     same: bool = False
     """The latest outcome equalled the one before it."""
@@ -36,7 +35,7 @@ class FoldingMemory:
 def find(memory: FoldingMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
     """Before the call: refuses from the ladder's block on; a warning waits for the result."""
     folded = memory.classes.get(call.keys.folded)
-    occurrence = 0 if folded is None or call.kept_wait else standing(folded.streak, marks) + 1
+    occurrence = 0 if folded is None or call.kept_wait else standing(folded, marks) + 1
     if folded is None or occurrence < 2:
         return None
     action = action_for(policy.ladders.folding.later(policy.poller_extra if call.poller else 0), occurrence)
@@ -48,7 +47,7 @@ def find_after(memory: FoldingMemory, call: CallView, marks: Marks, policy: Guar
     folded = memory.classes.get(call.keys.folded)
     if folded is None or not folded.same:
         return None
-    occurrence = standing(folded.streak, marks) + 1
+    occurrence = standing(folded, marks) + 1
     ladder = policy.ladders.folding.later(policy.poller_extra if call.poller else 0)
     reached = action_for(ladder, occurrence)
     return _finding(folded, occurrence, GuardAction.ALLOW if reached is GuardAction.ALLOW else GuardAction.WARN)
@@ -58,31 +57,35 @@ def observe_call(memory: FoldingMemory, call: CallView, executes: bool, marks: M
     """Fold the judged call in; a refused one counts, a running one counts with its outcome."""
     folded = memory.classes.get(call.keys.folded)
     if executes and folded is not None and call.kept_wait:
-        forget(folded.streak, marks)
+        forget(folded, marks)
     elif not executes:
         folded = folded or Folded()
-        count(folded.streak, marks, call.step)
+        count(folded, marks, call.step)
         memory.classes.put(call.keys.folded, folded)
 
 
 def observe_outcome(memory: FoldingMemory, call: CallView, outcome: OutcomeRecord, marks: Marks) -> None:
     """Fold the outcome in."""
-    folded = memory.classes.get(call.keys.folded) or Folded()
-    folded.same = standing(folded.streak, marks) > 0 and folded.result == outcome.digest
+    folded = memory.classes.get(call.keys.folded)
+    if folded is None:
+        first = Folded(marks.progress, marks.turn, 0, True, None, (call.step,), outcome.digest)
+        memory.classes.put(call.keys.folded, first)
+        return
+    memory.classes.touch(call.keys.folded)
+    folded.same = standing(folded, marks) > 0 and folded.result == outcome.digest
     if folded.result is not None and folded.result != outcome.digest:
-        restart(folded.streak, marks, 1)
+        restart(folded, marks, 1)
     else:
-        count(folded.streak, marks, call.step)
+        count(folded, marks, call.step)
     folded.result = outcome.digest
-    memory.classes.put(call.keys.folded, folded)
 
 
 def keep_own(memory: FoldingMemory, key: str, progress: int) -> None:
     """Progress by a call of this spelling class leaves its count standing under the new number."""
     folded = memory.classes.get(key)
-    if folded is not None and folded.streak.progress == progress - 1:
-        folded.streak.progress = progress
+    if folded is not None and folded.progress == progress - 1:
+        folded.progress = progress
 
 
 def _finding(folded: Folded, occurrence: int, action: GuardAction) -> Finding:
-    return Finding(Detector.FOLDING, ReasonCode.REPEATED_CALL, occurrence, action, tuple(folded.streak.steps))
+    return Finding(Detector.FOLDING, ReasonCode.REPEATED_CALL, occurrence, action, folded.steps)

@@ -134,16 +134,18 @@ def observe_call(memory: JitterMemory, call: CallView, executes: bool, marks: Ma
     shape = memory.shapes.get(keys.shape)
     if shape is None:
         shape = Shape(keys.paths, marks.progress)
-    elif shape.progress != marks.progress or call.kept_wait:
-        shape.likes.clear()
-        shape.results.clear()
-        shape.progress = marks.progress
+        memory.shapes.put(keys.shape, shape)
+    else:
+        memory.shapes.touch(keys.shape)
+        if shape.progress != marks.progress or call.kept_wait:
+            shape.likes.clear()
+            shape.results.clear()
+            shape.progress = marks.progress
     if shape.known != len(known):
         shape.known, shape.knobs = len(known), _places(shape.paths, known)
     shape.likes.append(Like(call.step, call.turn, keys.numbers, not executes))
     if len(shape.likes) > MAX_LIKES:
         del shape.likes[0]
-    memory.shapes.put(keys.shape, shape)
 
 
 def observe_outcome(memory: JitterMemory, call: CallView, outcome: OutcomeRecord) -> None:

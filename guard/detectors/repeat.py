@@ -35,6 +35,10 @@ class Seen:
     """Number of successful writes in the run just after this call's own latest success."""
     is_transient: bool = False
     """The latest result was an error that may pass."""
+    answered_at: int = -1
+    """Progress number at which `answers` were collected."""
+    answers: str = ""
+    """Digests of its results since then, blanks between them; `stale` reads and writes them."""
 
 
 @dataclass(slots=True)
@@ -105,11 +109,14 @@ def observe_call(memory: RepeatMemory, call: CallView, executes: bool, marks: Ma
     seen = memory.seen.get(signature)
     if seen is None:
         seen = Seen(call.step, call.call_id, marks.progress, marks.epoch)
-    elif executes:
-        _renew(seen, call, marks, policy)
+        memory.seen.put(signature, seen)
     else:
-        seen.count = _standing(seen, call, marks, policy, ladder_for(seen, call, marks, policy))
-        seen.progress, seen.epoch = marks.progress, marks.epoch
+        memory.seen.touch(signature)
+        if executes:
+            _renew(seen, call, marks, policy)
+        else:
+            seen.count = _standing(seen, call, marks, policy, ladder_for(seen, call, marks, policy))
+            seen.progress, seen.epoch = marks.progress, marks.epoch
     if executes:
         if len(memory.turn_calls) < policy.max_signatures:
             memory.turn_calls[signature] = TurnCall(call.call_id, call.step)
@@ -117,7 +124,6 @@ def observe_call(memory: RepeatMemory, call: CallView, executes: bool, marks: Ma
     else:
         seen.count += 1
     seen.last_step = call.step
-    memory.seen.put(signature, seen)
 
 
 def observe_outcome(

@@ -7,28 +7,34 @@ ladder for long.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from guard.detectors.repeat import Seen
 from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction, action_for
 from guard.marks import Marks
-from guard.memory import BoundedMap
 from guard.policy import GuardPolicy
 from guard.streak import Streak, count, restart, standing
 from guard.trace import CallView, OutcomeRecord
 
+MAX_RESULTS: Final = 32
+"""Results of one signature that are remembered; the oldest are forgotten first."""
+
 
 @dataclass(slots=True)
 class StaleMemory:
-    """The progress number at which each signature, and each (signature, result) pair, was last seen."""
+    """The row of calls that brought nothing but what was seen since the last progress.
 
-    pairs: BoundedMap[int] = field(default_factory=lambda: BoundedMap(20_000))
+    What each signature brought since then stands in the memory of `repeat`.
+    """
+
     row: Streak = field(default_factory=Streak)
     last_was_stale: bool = False
 
 
-def find(memory: StaleMemory, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
+def find(memory: StaleMemory, seen: Seen | None, call: CallView, marks: Marks, policy: GuardPolicy) -> Finding | None:
     """Before the call: refuses from the ladder's block on, but never a call not made since the last progress."""
-    if memory.pairs.get(call.keys.signature) != marks.progress or call.poller or call.kept_wait:
+    if seen is None or seen.answered_at != marks.progress or call.poller or call.kept_wait:
         return None
     occurrence = standing(memory.row, marks) + 1
     if occurrence < 2:
@@ -54,31 +60,32 @@ def observe_call(memory: StaleMemory, call: CallView, executes: bool, marks: Mar
         count(memory.row, marks, call.step)
 
 
-def observe_outcome(memory: StaleMemory, call: CallView, outcome: OutcomeRecord, marks: Marks) -> None:
+def observe_outcome(
+    memory: StaleMemory, seen: Seen | None, call: CallView, outcome: OutcomeRecord, marks: Marks
+) -> None:
     """Fold the outcome in."""
     if call.poller or call.kept_wait:
         return
-    pair = pair_of(call.keys.signature, outcome.digest)
-    memory.last_was_stale = memory.pairs.get(pair) == marks.progress
-    if memory.last_was_stale:
+    if seen is not None and seen.answered_at == marks.progress and outcome.digest in seen.answers:
+        memory.last_was_stale = True
         count(memory.row, marks, call.step)
+        return
+    memory.last_was_stale = False
+    restart(memory.row, marks, 0)
+    if seen is None:
+        return
+    if seen.answered_at == marks.progress:
+        kept = seen.answers.split(" ")[1 - MAX_RESULTS :]
+        seen.answers = " ".join([*kept, outcome.digest])
     else:
-        restart(memory.row, marks, 0)
-        memory.pairs.put(pair, marks.progress)
-    memory.pairs.put(call.keys.signature, marks.progress)
+        seen.answered_at, seen.answers = marks.progress, outcome.digest
 
 
-def keep_own(memory: StaleMemory, signature: str, digest: str, progress: int) -> None:
-    """Progress by this call leaves its own pair seen under the new number."""
-    for key in (signature, pair_of(signature, digest)):
-        if memory.pairs.get(key) == progress - 1:
-            memory.pairs.put(key, progress)
-
-
-def pair_of(signature: str, digest: str) -> str:
-    """The key of a (signature, result) pair."""
-    return f"{signature} {digest}"
+def keep_own(seen: Seen | None, digest: str, progress: int) -> None:
+    """Progress by this call leaves its own result seen under the new number."""
+    if seen is not None and seen.answered_at == progress - 1:
+        seen.answered_at, seen.answers = progress, digest
 
 
 def _finding(memory: StaleMemory, occurrence: int, action: GuardAction) -> Finding:
-    return Finding(Detector.STALE, ReasonCode.STALE_RESULTS, occurrence, action, tuple(memory.row.steps))
+    return Finding(Detector.STALE, ReasonCode.STALE_RESULTS, occurrence, action, memory.row.steps)
