@@ -80,6 +80,35 @@ def picture_for_model(pool: DecoderPool, path: Path, limits: DecodeLimits, *, ma
     return pool.run(_model_picture, path, limits, max_side)
 
 
+def page_picture(pool: DecoderPool, path: Path, limits: DecodeLimits, page: int, *, max_side: int) -> Picture:
+    """A page of a PDF, numbered from 0, its long side `max_side` pixels."""
+    return pool.run(_page_picture, path, limits, page, max_side)
+
+
+def read_exif(pool: DecoderPool, path: Path, limits: DecodeLimits) -> dict[str, object]:
+    """What a picture's metadata says, without the place where it was taken."""
+    return pool.run(_exif, path, limits)
+
+
+def _exif(path: Path, limits: DecodeLimits) -> dict[str, object]:
+    from prefilters.probes import exif
+
+    return exif.exif_summary(path, limits)
+
+
+def _page_picture(path: Path, limits: DecodeLimits, page: int, max_side: int) -> Picture:
+    import io
+
+    from PIL import Image
+
+    from prefilters.probes import pdf
+
+    out = io.BytesIO()
+    rendered = Image.fromarray(pdf.render_page(path, limits, page, max_side=max_side))
+    rendered.save(out, "JPEG", quality=85)
+    return Picture(out.getvalue(), rendered.width, rendered.height)
+
+
 def _picture_text(path: Path, limits: DecodeLimits) -> TextReading:
     from prefilters.probes import ocr
 

@@ -26,7 +26,7 @@ from prefilters.probes.completeness import Source, ends_early, lacks_only_end_ma
 from prefilters.probes.image_header import ImageHeader, header, header_facts, read_header
 from prefilters.probes.sharpness import MEASURED_SIDE, Grey, sharpness
 
-__all__ = ["header", "load_upright", "model_image", "pixels"]
+__all__ = ["header", "load_upright", "model_image", "opened", "pixels"]
 
 Rgb = NDArray[np.uint8]
 _Decoded = TypeVar("_Decoded")
@@ -109,7 +109,7 @@ def _whole_or_mended(path: Path | str, media: Media, decode: Callable[[Source], 
 
 
 def _upright(source: Source, media: Media, limits: DecodeLimits, max_side: int | None) -> Rgb:
-    with _opened(source, media, limits) as image:
+    with opened(source, media, limits) as image:
         if max_side is not None:
             _draft(image, max_side, mode=None)
         image.load()
@@ -121,7 +121,7 @@ def _upright(source: Source, media: Media, limits: DecodeLimits, max_side: int |
 
 
 @contextmanager
-def _opened(source: Source, media: Media, limits: DecodeLimits) -> Iterator[Image.Image]:
+def opened(source: Source, media: Media, limits: DecodeLimits) -> Iterator[Image.Image]:
     """The file in the one decoder that its first bytes name; what that raises comes out as `ProbeError`."""
     try:
         _check_size(source, media, limits)
@@ -169,14 +169,14 @@ def _measured_grey(source: Source, media: Media, limits: DecodeLimits) -> tuple[
     """
     has_colour_key = False
     if media.format == "png":
-        with _opened(source, media, limits) as image:
+        with opened(source, media, limits) as image:
             image.verify()  # checks each CRC and the end, which decoding does not; the file must be opened again
             has_colour_key = "transparency" in image.info
     if media.format in ("png", "webp") and not has_colour_key:
         measured = _grey_by_opencv(source, media, limits)
         if measured is not None:
             return measured
-    with _opened(source, media, limits) as image:
+    with opened(source, media, limits) as image:
         mode = image.mode
         _draft(image, MEASURED_SIDE, mode="L")
         image.load()
@@ -241,7 +241,7 @@ def _frame_facts(path: Path | str, media: Media, limits: DecodeLimits) -> dict[s
     with open(path, "rb") as file:
         frames = read_header(file, media.format, most_frames=limits.max_frames + 1, patient=True).frames
     if frames is None and media.format in ("heic", "avif"):
-        with _opened(path, media, limits) as image:
+        with opened(path, media, limits) as image:
             frames = int(getattr(image, "n_frames", 1))
     if frames is None:
         raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "too many blocks to count the frames of")
