@@ -100,10 +100,10 @@ _first: Final = itemgetter(0)
 _is_normalized: Final = unicodedata.is_normalized
 _MAX_PLAIN: Final = 64
 _SENTENCE_END = ".,;:!?…。，；：！？、"
-_NO_IGNORED: Final[frozenset[str]] = frozenset()
+NO_IGNORED: Final[frozenset[str]] = frozenset()
 
 
-def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys:
+def read_keys(call: ToolCall, ignored: frozenset[str] = NO_IGNORED) -> CallKeys:
     """The keys of `call`; `ignored` names arguments (dotted paths) that never make a difference.
 
     Never raises: arguments that are no JSON, too deep, too large or cyclic get keys too.
@@ -111,7 +111,7 @@ def read_keys(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> CallKeys
     return read_call(call, ignored)[0]
 
 
-def read_call(call: ToolCall, ignored: frozenset[str] = _NO_IGNORED) -> tuple[CallKeys, str | None]:
+def read_call(call: ToolCall, ignored: frozenset[str] = NO_IGNORED) -> tuple[CallKeys, str | None]:
     """The keys of `call`, and the canonical text of its arguments where they could be read."""
     raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
     args = call.args
@@ -274,7 +274,7 @@ def canonical_args(args: object) -> str:
     Raises ValueError when they nest too deep, hold too much or contain themselves.
     """
     try:
-        return _encode(_walk(args, "", 0, _Scan(_NO_IGNORED)))
+        return _encode(_walk(args, "", 0, _Scan(NO_IGNORED)))
     except (_Unreadable, RecursionError) as exc:
         raise ValueError("arguments are too deep, too large or cyclic") from exc
 
@@ -437,7 +437,7 @@ def _keys_of_head(tool: str, args: object) -> CallKeys:
             text.append(f"list of {len(value)}")
             ahead.extend(value)
         else:
-            text.append(_encode(_walk(value, "", 0, _Scan(_NO_IGNORED))))
+            text.append(_encode(_walk(value, "", 0, _Scan(NO_IGNORED))))
     signature = _digest(tool, "\n".join(text))
     return CallKeys(signature, signature, None)
 

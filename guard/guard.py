@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from guard import capabilities, guidance, metarules
 from guard.answer import decide_after, decide_before, verdict_of
-from guard.call import ToolCall, read_call, read_keys
+from guard.call import NO_IGNORED, ToolCall, read_call, read_keys
 from guard.decision import Decision, Flag
 from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat, run, stale, tuning
 from guard.finding import Detector, Finding, ReasonCode
@@ -192,8 +192,8 @@ class Guard:
         findings, rule_errors = self._judge(view, traits) if ended is None else ((ended,), 0)
         flags = _flags(view, is_sticky=is_sticky, rule_errors=rule_errors)
         decision = decide_before(self._state, self.policy, view, call, findings, flags)
-        is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None
-        if not view.keys.is_json and decision.execute and not is_silent:
+        is_silent = view.keys.is_json or self.policy.mode is Mode.SHADOW or decision.append is not None
+        if decision.execute and not is_silent:
             decision = replace(
                 decision, append=guidance.hint(INVALID_ARGUMENTS, self.policy.language, self._state.marks.spoken)
             )
@@ -223,16 +223,16 @@ class Guard:
         now = _finite(now)
         traits = self.tools.get(call.tool, self._undeclared)
         view, flags = self._find_call(call, step, traits, now)
-        is_ignored = Flag.NOT_EXECUTED in flags or Flag.KNOWN_OUTCOME in flags
+        is_ignored = bool(flags) and (Flag.NOT_EXECUTED in flags or Flag.KNOWN_OUTCOME in flags)
         record = _outcome_record(view, outcome, traits, now, is_ignored=is_ignored)
         observe_outcome(self._state, record, self.policy)
         findings = () if is_ignored else self._judge_after(view, record)
         decision = decide_after(self._state, self.policy, view, call, findings, flags, record)
-        is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None or is_ignored
-        if record.code == UNKNOWN_TOOL and not decision.ends_turn and not is_silent:
-            decision = replace(
-                decision, append=guidance.hint(UNKNOWN_TOOL, self.policy.language, self._state.marks.spoken)
-            )
+        if record.code == UNKNOWN_TOOL:
+            is_silent = self.policy.mode is Mode.SHADOW or decision.append is not None or is_ignored
+            if not decision.ends_turn and not is_silent:
+                text = guidance.hint(UNKNOWN_TOOL, self.policy.language, self._state.marks.spoken)
+                decision = replace(decision, append=text)
         if decision.append is not None or decision.explanation:
             record = replace(record, **verdict_of(decision))
             observe_verdict_after(self._state, record, self.policy)
@@ -286,7 +286,7 @@ class Guard:
     # -- judging -------------------------------------------------------------------------------------------------------
 
     def _view_of(self, call: ToolCall, traits: ToolTraits, now: float | None) -> tuple[CallView, str | None]:
-        keys, canonical = read_call(call, frozenset(traits.ignore_args))
+        keys, canonical = read_call(call, frozenset(traits.ignore_args) if traits.ignore_args else NO_IGNORED)
         step = self._state.marks.step + 1
         view = CallView(
             step,
@@ -300,7 +300,7 @@ class Guard:
             tuple([path for path in keys.paths if _is_declared(path, traits.number_args)])
             if traits.number_args
             else (),
-            error_codes.kept_wait(self._state.errors, call.tool, now),
+            now is not None and error_codes.kept_wait(self._state.errors, call.tool, now),
         )
         return view, canonical
 
@@ -485,9 +485,9 @@ def _outcome_record(
         None if error is None or code is None else classify_error(code, error.retryable, traits),
         excerpt_of(outcome) or code or "",
         None if error is None else _finite(error.retry_after_s),
-        max(outcome.tokens, 0),
-        _amount(outcome.cost),
-        _finite(outcome.ms),
+        max(outcome.tokens, 0) if outcome.tokens else 0,
+        _amount(outcome.cost) if outcome.cost else 0.0,
+        None if outcome.ms is None else _finite(outcome.ms),
         now,
         ignored=is_ignored,
     )
