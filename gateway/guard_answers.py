@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+from gateway.settings import money
 from guard import Decision, Language, NextStep, SeenBefore
 from guard.decision import BLOCKED_CODE
 
@@ -130,6 +132,10 @@ def as_text(answer: Mapping[str, Any]) -> str:
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
 
 
+def _money(amount: float) -> str:
+    return money(Decimal(str(amount)))
+
+
 def budget_json(spent: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
     """What a run has used, beside what it may use; None is no limit."""
     return {
@@ -137,8 +143,8 @@ def budget_json(spent: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str
         "steps_max": spent.get("steps_max"),
         "tokens": spent.get("tokens", 0),
         "tokens_max": limits["tokens"],
-        "cost": spent.get("cost", 0.0),
-        "cost_max": limits["cost"],
+        "cost": _money(spent.get("cost", 0.0)),
+        "cost_max": None if limits["cost"] is None else _money(limits["cost"]),
         "seconds": spent.get("seconds", 0.0),
         "seconds_max": limits["seconds"],
         "calls_per_tool_max": limits["calls_per_tool"],

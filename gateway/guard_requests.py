@@ -73,7 +73,7 @@ CallId = Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidato
 Amount = Annotated[
     float,
     BeforeValidator(_amount, json_schema_input_type=float | str),
-    Field(ge=0, allow_inf_nan=False),
+    Field(ge=0, le=1_000_000_000, allow_inf_nan=False),
 ]
 Seconds = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 Turn = (

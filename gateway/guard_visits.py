@@ -42,6 +42,9 @@ class LiveGuards:
     def put(self, run_id: str, records: int, guard: Guard) -> None:
         """Keep a guard whose records are all committed."""
         with self._lock:
+            kept = self._guards.get(run_id)
+            if kept is not None and kept[0] > records:  # a later visit of the same commit was quicker to return
+                return
             self._guards[run_id] = (records, guard)
             self._guards.move_to_end(run_id)
             while len(self._guards) > self._limit:
