@@ -1,4 +1,8 @@
-"""Uploaded bytes in a folder: written to a temporary name, fsynced, renamed; once per tenant by content hash."""
+"""Uploaded bytes, once per tenant by content hash: what a store of them does, and the one in a local folder.
+
+In the folder a file is written to a temporary name, fsynced and renamed, and what is read is what was written: its digest is
+checked. The other store is `gateway.object_blobs`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,39 @@ import os
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Protocol
 
 _HEAD_BYTES = 4096
 _LOCKED_WITHIN_S = 1.0
 """More than lies between the making of an upload's file and its lock."""
+
+
+class BlobUnusable(Exception):
+    """A stored file is gone, or no longer what was uploaded; a repeat does not help."""
+
+    code = "file_unreadable"
+    retryable = False
+    public = "A file of this item can no longer be read as it was uploaded. Please send the item again."
+
+
+class BlobMissing(BlobUnusable):
+    """There is no file of this digest."""
+
+
+class BlobDamaged(BlobUnusable):
+    """The bytes that are there have another digest than those that were uploaded."""
+
+
+class BlobStoreUnreachable(Exception):
+    """The store of uploaded files does not answer; a repeat may help."""
+
+    code = "dependency_unavailable"
+    retryable = True
+    public = "The store of uploaded files cannot be reached; nothing was kept. Repeat the request in a while."
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +60,7 @@ class StoredBlob:
 class BlobWriter:
     """Takes one upload piece by piece and hashes it on the way.
 
-    `finish` makes it durable under its temporary name, `FolderBlobs.keep` gives it its place; leaving the context
+    `finish` makes it durable under its temporary name, `Blobs.keep` gives it its place; leaving the context
     without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs. The file stays
     open and locked until then, so that another process can tell it from one whose writer was killed.
     """
@@ -86,6 +115,25 @@ class BlobWriter:
         self.discard()
 
 
+class Blobs(Protocol):
+    """A store of uploaded files. All calls may block, and are safe from several threads."""
+
+    def writer(self) -> BlobWriter:
+        """Room for one upload."""
+
+    def keep(self, tenant: str, blob: StoredBlob) -> Path:
+        """Give a finished upload its lasting place; gives a local copy. Raises `OSError`, `BlobStoreUnreachable`."""
+
+    def path(self, tenant: str, sha256: str) -> Path:
+        """A local copy of a kept blob whose digest was checked. Raises `BlobUnusable`, `BlobStoreUnreachable`."""
+
+    def is_writable(self) -> bool:
+        """Whether an upload could be stored now."""
+
+    def remove_leftovers(self) -> int:
+        """Delete what a killed process left half-written; gives how many files."""
+
+
 class FolderBlobs:
     """Blobs in a local folder: `<root>/by-tenant/<tenant>/<first hex digit>/<sha256>`.
 
@@ -97,25 +145,39 @@ class FolderBlobs:
         self._incoming = root / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
         self._syncs = _GroupSync()
+        self._checked = _CheckedFiles()
 
     def writer(self) -> BlobWriter:
         """Room for one upload."""
         return BlobWriter(self._incoming)
 
     def path(self, tenant: str, sha256: str) -> Path:
-        """Where a kept blob lies."""
-        return self.root / "by-tenant" / tenant / sha256
+        """Where a kept blob lies, once its digest was checked. Raises `BlobMissing`, `BlobDamaged`."""
+        path = self._place(tenant, sha256)
+        if not self._checked.holds(path, sha256):
+            raise BlobDamaged(f"{path.name} holds other bytes")
+        return path
 
     def keep(self, tenant: str, blob: StoredBlob) -> Path:
-        """Give a finished upload its lasting place. The same content twice is stored once."""
-        target = self.path(tenant, blob.sha256)
-        if target.exists():
+        """Give a finished upload its lasting place. The same content twice is stored once; a damaged copy is replaced."""
+        target = self._place(tenant, blob.sha256)
+        if self._is_sound(target, blob.sha256):
             blob.path.unlink(missing_ok=True)
         else:
             _make_folder(target.parent, self.root)
             blob.path.rename(target)
+            self._checked.remember(target)
         self._syncs.sync(target.parent)
         return target
+
+    def _place(self, tenant: str, sha256: str) -> Path:
+        return self.root / "by-tenant" / tenant / sha256
+
+    def _is_sound(self, path: Path, sha256: str) -> bool:
+        try:
+            return self._checked.holds(path, sha256)
+        except BlobMissing:
+            return False
 
     def is_writable(self) -> bool:
         """Whether an upload could be stored now."""
@@ -139,6 +201,45 @@ def _remove_unlocked(path: Path, created_before: float) -> bool:
             path.unlink(missing_ok=True)
             return True
     return False
+
+
+class _CheckedFiles:
+    """Which files were seen to have the digest that they should: each is read through once as long as nobody touches it."""
+
+    MOST = 10_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[Path, tuple[int, int, int]] = OrderedDict()
+
+    def holds(self, path: Path, sha256: str) -> bool:
+        """Whether the file has this digest. Raises `BlobMissing` where there is no file."""
+        try:
+            with path.open("rb") as file:
+                mark = _mark(os.fstat(file.fileno()))
+                with self._lock:
+                    if self._seen.get(path) == mark:
+                        return True
+                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    return False
+        except FileNotFoundError as error:
+            raise BlobMissing(path.name) from error
+        self._note(path, mark)
+        return True
+
+    def remember(self, path: Path) -> None:
+        """This file was hashed while it was written."""
+        self._note(path, _mark(path.stat()))
+
+    def _note(self, path: Path, mark: tuple[int, int, int]) -> None:
+        with self._lock:
+            self._seen[path] = mark
+            while len(self._seen) > self.MOST:
+                self._seen.popitem(last=False)
+
+
+def _mark(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _GroupSync:

@@ -41,6 +41,12 @@ def handed_back(connection: Connection, lease: Lease, *, reason: str) -> bool:
     return _move(connection, lease, Status.QUEUED, reason=reason)
 
 
+def put_off(connection: Connection, lease: Lease, *, reason: str, delay_ms: int) -> bool:
+    """Back to the queue, not to be taken before the delay is over."""
+    available_ms = item_store.now_ms(connection) + delay_ms
+    return _move(connection, lease, Status.QUEUED, reason=reason, values={"available_ms": available_ms})
+
+
 def handed_on(connection: Connection, lease: Lease, decision: Decision) -> bool:
     """Judged and not rejected; the writing is for whoever takes it next."""
     return _move(connection, lease, Status.QUEUED, reason=item_store.HANDED_ON, values=_decided(decision))

@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection
 from fallback.route import CAPABILITIES, Route
 from gateway import outcome
 from gateway.agent.outcome import Escalated, Failed, Halted, Written
+from gateway.blobs import BlobStoreUnreachable, BlobUnusable
 from gateway.decision import Decision, ScreenedFile, decide, is_settled_by_edge
-from gateway.item import FileRecord, Item, Lease, Mode, StaleLease
+from gateway.item import FileRecord, Item, Lease, Mode, StaleLease, Usage
 from gateway.notes import with_notes
 from gateway.profiles import Profile
 from gateway.store import items as item_store
@@ -27,6 +28,9 @@ from prefilters.screening import Screening
 
 log = structlog.get_logger()
 
+_BLOBS_AGAIN_MS = 15_000
+"""How long an item waits whose files cannot be fetched just now."""
+
 
 def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
     """Work on a claimed item until it is settled or the lease is lost; never raises for what is in the item.
@@ -38,6 +42,13 @@ def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
     except StaleLease:
         log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         _settle_cancelled(services, lease)
+    except BlobUnusable as error:
+        log.warning("item.file_unreadable", item_id=lease.item_id, error=str(error))
+        _give_up(services, lease, error)
+    except BlobStoreUnreachable as error:
+        log.warning("blobs.unreachable", item_id=lease.item_id, error=str(error))
+        again = partial(outcome.put_off, lease=lease, reason=error.code, delay_ms=_BLOBS_AGAIN_MS)
+        services.database.transact(again)
     finally:
         services.signals.send("api", lease.item_id)
 
@@ -60,6 +71,15 @@ def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
     else:  # decided before: by a worker that died since, or by a person
         _write(services, lambda connection: outcome.running_again(connection, lease))
     _run(services, lease, _load(services, lease), profile)
+
+
+def _give_up(services: Services, lease: Lease, error: BlobUnusable) -> None:
+    """A file cannot be had as it was uploaded, so the item fails; what it has cost so far stays."""
+    with services.database.read() as connection:
+        item = item_store.get(connection, lease.item_id)
+    usage = Usage() if item is None else item.usage
+    failed = Failed(error.code, error.public, error.retryable, usage)
+    services.database.transact(lambda connection: outcome.failed(connection, lease, failed))
 
 
 def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> Decision:

@@ -34,6 +34,15 @@ class Settings(BaseSettings):
     """Folder of the embedded defaults: SQLite database and blobs."""
     database_url: str | None = None
     """SQLAlchemy URL; unset means SQLite in `data_dir`."""
+    blob_url: str | None = None
+    """`s3://bucket/prefix`; unset means the folder `blobs` in `data_dir`, which then only holds local copies."""
+    blob_endpoint_url: str | None = None
+    """Where an S3-compatible store is; unset means Amazon's."""
+    blob_region: str = "us-east-1"
+    blob_access_key_id: str | None = None
+    blob_secret_access_key: SecretStr | None = None
+    blob_cache_bytes: Annotated[int, Field(gt=0)] = 2 * 1024**3
+    """Bytes of local copies of what is in the bucket."""
     profiles_dir: Path | None = None
     """Folder with profiles of your own beside the shipped ones."""
     rules_file: Path | None = None
@@ -118,11 +127,22 @@ class Settings(BaseSettings):
         "model_input_price",
         "model_output_price",
         "broker_url",
+        "blob_url",
+        "blob_endpoint_url",
+        "blob_access_key_id",
+        "blob_secret_access_key",
         mode="before",
     )
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return None if value == "" else value
+
+    @field_validator("blob_url")
+    @classmethod
+    def _blobs_are_in_a_bucket(cls, value: str | None) -> str | None:
+        if value is not None and not (value.startswith("s3://") and value.removeprefix("s3://").strip("/")):
+            raise ValueError("must be s3://bucket or s3://bucket/prefix")
+        return value
 
     @field_validator("broker_url")
     @classmethod

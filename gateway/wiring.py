@@ -12,7 +12,7 @@ from typing import assert_never
 import prefilters
 from gateway.admission import Admission, AdmissionLimits
 from gateway.agent.prices import Prices
-from gateway.blobs import FolderBlobs
+from gateway.blobs import Blobs, FolderBlobs
 from gateway.profiles import Profile, Profiles, load_profiles
 from gateway.settings import DispatchMode, Settings
 from gateway.store import migrate
@@ -35,7 +35,7 @@ class Services:
 
     settings: Settings
     database: Database
-    blobs: FolderBlobs
+    blobs: Blobs
     profiles: Profiles
     rule_source: RuleSource
     pool: DecoderPool
@@ -89,7 +89,7 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
     services = Services(
         settings=settings,
         database=database,
-        blobs=FolderBlobs(settings.data_dir / "blobs"),
+        blobs=open_blobs(settings),
         profiles=load_profiles(settings.profiles_dir),
         rule_source=RuleSource(settings.rules_file or SHIPPED_RULES),
         pool=pool,
@@ -136,6 +136,16 @@ def open_transcriber(settings: Settings, pool: DecoderPool) -> Transcriber | Non
             timeout_s=settings.transcribe_timeout_s,
         ),
     )
+
+
+def open_blobs(settings: Settings) -> Blobs:
+    """The store of uploaded files."""
+    folder = settings.data_dir / "blobs"
+    if settings.blob_url is None:
+        return FolderBlobs(folder)
+    from gateway.object_blobs import ObjectBlobs, bucket_of  # only here is obstore needed
+
+    return ObjectBlobs(bucket_of(settings), folder, cache_bytes=settings.blob_cache_bytes)
 
 
 def open_dispatch(settings: Settings, signals: Signals) -> Dispatch:

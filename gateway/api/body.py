@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from gateway.api import request_values as values
 from gateway.api.problems import ApiProblem, FieldError, invalid
-from gateway.blobs import BlobWriter, FolderBlobs
+from gateway.blobs import Blobs, BlobWriter
 from gateway.strict_json import JsonRefused, loads, text_problem
 from gateway.submission import MAX_FILES, FieldProblem, Submission, parse_submission
 
@@ -74,7 +74,7 @@ def is_accepted(media_type: str) -> bool:
 
 
 async def read_body(
-    request: Request, blobs: FolderBlobs, stack: AsyncExitStack, on_submission: OnSubmission
+    request: Request, blobs: Blobs, stack: AsyncExitStack, on_submission: OnSubmission
 ) -> ReceivedBody:
     """The submission in a request. Files are temporary until kept: leaving `stack` removes those that were not.
 
@@ -114,7 +114,7 @@ async def _hashed(stream: AsyncIterator[bytes], digest: hashlib._Hash) -> AsyncI
 async def _read_any(
     request: Request,
     stream: AsyncIterator[bytes],
-    blobs: FolderBlobs,
+    blobs: Blobs,
     stack: AsyncExitStack,
     on_submission: OnSubmission,
 ) -> ReceivedBody:
@@ -137,7 +137,7 @@ async def _read_any(
 class _Multipart:
     """Turns the parser's events into a `ReceivedBody`."""
 
-    def __init__(self, boundary: str, blobs: FolderBlobs, stack: AsyncExitStack, on_submission: OnSubmission) -> None:
+    def __init__(self, boundary: str, blobs: Blobs, stack: AsyncExitStack, on_submission: OnSubmission) -> None:
         self._parser = _parser(boundary)
         self._blobs = blobs
         self._stack = stack
@@ -404,7 +404,7 @@ async def _read_raw(
     request: Request,
     media_type: str,
     stream: AsyncIterator[bytes],
-    blobs: FolderBlobs,
+    blobs: Blobs,
     stack: AsyncExitStack,
     on_submission: OnSubmission,
 ) -> ReceivedBody:

@@ -23,6 +23,7 @@ from gateway.api.prefer import Preference, parse_prefer
 from gateway.api.problems import MEDIA_TYPE, ApiProblem, FieldError, invalid
 from gateway.api.render import item_json, language_of, strict_problem
 from gateway.api.waiting import Waiting
+from gateway.blobs import BlobStoreUnreachable
 from gateway.item import SETTLED, Item, Lease, StaleLease, Status
 from gateway.profiles import Profile
 from gateway.store import idempotency as idempotency_store
@@ -128,6 +129,9 @@ class Submissions:
             ) from None
         except intake.StorageFull as error:
             raise _storage_full() from error
+        except BlobStoreUnreachable as error:
+            log.warning("blobs.unreachable", error=str(error))
+            raise ApiProblem(error.code, error.public, retry_after_s=5) from error
         return accepted, False
 
     async def _inspect_edge(self, lease: Lease) -> None:
