@@ -11,7 +11,7 @@ import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway import __version__
@@ -103,6 +103,10 @@ def _speak_problems(app: FastAPI) -> None:
         ]
         return refusal(invalid("The request is not valid; `errors` names each field.", *fields), request.scope)
 
+    async def of_a_client_that_left(request: Request, error: Exception) -> Response:
+        log.info("request.client_left", path=request.scope["path"])
+        return Response(status_code=400)  # nobody is there to read it
+
     async def of_ours(request: Request, error: Exception) -> Response:
         log.error("request.failed", path=request.scope["path"], exc_info=error)
         return refusal(internal_problem(), request.scope)
@@ -110,6 +114,7 @@ def _speak_problems(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, ours)
     app.add_exception_handler(HTTPException, of_the_router)
     app.add_exception_handler(RequestValidationError, of_validation)
+    app.add_exception_handler(ClientDisconnect, of_a_client_that_left)
     app.add_exception_handler(Exception, of_ours)
 
 

@@ -14,7 +14,7 @@ from gateway.profiles import loader
 from gateway.store import keys
 from gateway.store.engine import Database
 from tests.contracts.fixtures import database, database_url, empty_url, postgres, postgres_url
-from tests.gateway.running import Service, running
+from tests.gateway.running import Service, running, until
 
 __all__ = ["database", "database_url", "empty_url", "postgres", "postgres_url"]
 
@@ -54,10 +54,19 @@ def name() -> str:
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The API alone, which answers at once: what needs a worker stays `queued`. Requests may have 4 MiB."""
+    """The API alone, which answers at once: what needs a worker stays `queued`. Requests may have 4 MiB.
+
+    Whatever the tests send it, at the end it must be the same process, ready, with a clean log and no half uploads.
+    """
     folder = tmp_path_factory.mktemp("api")
     with running("serve", folder, default_wait_s=0, max_request_bytes=4 * 1024 * 1024) as started:
         yield started
+        with started.client() as client:
+            assert client.get("/readyz").status_code == 200
+        log = started.log.read_text("utf-8")
+        assert "request.failed" not in log
+        assert "Traceback" not in log
+        until(lambda: not started.incoming)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ import httpx
 
 T = TypeVar("T")
 
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 READY_S = 90.0
 STOP_S = 30.0
 SETTLED = {"rejected", "ready", "succeeded", "failed", "cancelled", "expired", "halted", "awaiting_human"}
@@ -35,7 +38,7 @@ def until(look: Callable[[], T | None], *, within_s: float = 30.0, every_s: floa
         time.sleep(every_s)
 
 
-def settled(client: httpx.Client, item_id: str, *, within_s: float = 60.0, **headers: str) -> dict[str, Any]:
+def settled(client: httpx.Client, item_id: str, *, within_s: float = 40.0, **headers: str) -> dict[str, Any]:
     """The item once no worker is busy with it any more."""
 
     def look() -> dict[str, Any] | None:
@@ -142,6 +145,7 @@ def start(role: str, data_dir: Path, **settings: object) -> Service:
             stderr=stderr,
             text=True,
             start_new_session=True,
+            preexec_fn=_end_with_the_tests,
         )
     service = Service(role, data_dir, process, "", log)
     try:
@@ -187,6 +191,11 @@ def make_key(data_dir: Path, tenant: str, *scopes: str) -> str:
 
 def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
+
+
+def _end_with_the_tests() -> None:
+    """Should the test run be killed, its services end as well."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _announced(service: Service) -> str:

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from tests import media
+from tests.gateway.conftest import store_key
 from tests.gateway.raw_http import head, multipart, read_answer
-from tests.gateway.running import Service, running
+from tests.gateway.running import Service, bearer
 
 BOUNDARY = "b0undary"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -28,15 +29,14 @@ QUICK_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The API alone: nothing here is ever worked on."""
-    with running("serve", tmp_path_factory.mktemp("api")) as started:
-        yield started
+def careless(api: Service) -> dict[str, str]:
+    """The key of a tenant that never gets anything right, as headers."""
+    return bearer(store_key(api, "careless"))
 
 
 @pytest.fixture
-def client(api: Service) -> Iterator[httpx.Client]:
-    with api.client() as made:
+def client(api: Service, careless: dict[str, str]) -> Iterator[httpx.Client]:
+    with api.client(headers=careless) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, 
 def assert_nothing_kept(api: Service, client: httpx.Client) -> None:
     assert client.get("/v1/items").json() == {"items": [], "next_cursor": None}
     assert api.incoming == []
-    assert api.blobs == set()
+    assert not (api.data_dir / "blobs" / "by-tenant" / "careless").exists()
 
 
 def form(*parts: tuple[str, bytes], **options: Any) -> dict[str, Any]:

@@ -29,15 +29,15 @@ def outcome(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
     return settled(client, answer.json()["id"])
 
 
-def photo(name: str = "photo.jpg") -> tuple[str, bytes, str]:
-    return (name, media.label_photo(), "image/jpeg")
+def photo(*, long_side: int = 1000) -> tuple[str, bytes, str]:
+    return ("photo.jpg", media.label_photo(long_side=long_side), "image/jpeg")
 
 
 def test_sharp_label_photo_becomes_copy_that_names_its_sources(client: httpx.Client, name: str) -> None:
     answer = submit(
         client,
         {"title": f"Green tea {name}", "external_id": name, "attributes": TEA},
-        {"p1": photo()},
+        {"p1": photo(long_side=1600)},
         Prefer="wait=20",
     )
     item = outcome(client, answer)
@@ -118,7 +118,7 @@ def test_profile_that_looks_once_sends_the_picture_without_tools(client: httpx.C
 
 
 def test_prepared_item_hands_out_a_payload_in_both_formats(client: httpx.Client, name: str) -> None:
-    item = outcome(client, submit(client, {"title": f"Tea {name}", "mode": "prepare"}, {"p1": photo()}))
+    item = outcome(client, submit(client, {"title": f"Tea {name}", "mode": "prepare"}, {"p1": photo(long_side=1600)}))
     assert (item["status"], item["route"], item["result"]) == ("ready", "agent", None)
     chat = client.get(f"/v1/items/{item['id']}/llm-payload", params={"max_px": 512, "detail": "low"}).json()
     text, picture = chat["content"]
@@ -223,7 +223,9 @@ def test_raw_body_takes_its_fields_from_the_query(client: httpx.Client, name: st
         "file_name": "tea.jpg",
     }
     headers = {"Content-Type": "image/jpeg"}
-    item = outcome(client, client.post("/v1/items", params=parameters, content=media.label_photo(), headers=headers))
+    item = outcome(
+        client, client.post("/v1/items", params=parameters, content=media.label_photo(long_side=1000), headers=headers)
+    )
     assert (item["status"], item["external_id"]) == ("succeeded", name)
     (file,) = item["files"]
     assert (file["part"], file["role"], file["file_name"]) == ("p1", "photo", "tea.jpg")
