@@ -227,7 +227,7 @@ def _insert(
             "banned": banned,
         },
         policy_id=policy_id(policy),
-        progress=asdict(Progress(banned=list(guard.closed_tools), spent=asdict(guard.spent))),
+        progress=Progress(banned=list(guard.closed_tools), spent=asdict(guard.spent)).dump(),
         records=len(records),
         at_ms=at_ms,
     )

@@ -67,9 +67,24 @@ class Progress:
 
     @classmethod
     def load(cls, stored: Mapping[str, Any]) -> Progress:
-        """From what `asdict` made of it."""
+        """From what `dump` made of it."""
         calls = [OpenCall(**call) for call in stored.get("open", ())]
         return cls(**{**stored, "open": calls, "counts": dict(stored.get("counts", {}))})
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON values. Written out, for it is part of every answer and `asdict` copies deeply."""
+        return {
+            "counts": self.counts,
+            "open": [
+                {"call_id": c.call_id, "tool": c.tool, "signature": c.signature, "turn": c.turn, "at_ms": c.at_ms}
+                for c in self.open
+            ],
+            "turn": self.turn,
+            "is_own_turn": self.is_own_turn,
+            "banned": self.banned,
+            "spent": self.spent,
+            "halts": self.halts,
+        }
 
     def count(self, name: str) -> None:
         """One more of a kind."""
@@ -119,7 +134,7 @@ class Visit:
             records=self.records,
             decisions=row.decisions + len(self.decisions),
             epoch=guard.epoch,
-            progress=asdict(self.progress),
+            progress=self.progress.dump(),
             halt=self.halt,
             escalation_id=self.escalation_id,
             outcome=row.outcome,
