@@ -39,25 +39,31 @@ class NewEscalation:
     """The run of somebody else's agent that stands still; then the item, if any, only tells what it is about."""
 
 
+_NO_PROGRESS = frozenset({"repeated_tool_calls", "repeated_error"})
+"""A tool that gets nowhere: which detector counts to its end first depends on digits of the results."""
+
+
 def group_key(*, profile: str, tool: str | None, reason: str) -> str:
     """What makes cases of several items one kind of incident."""
-    return hashlib.sha256(f"{profile}\x00{tool or ''}\x00{reason}".encode()).hexdigest()[:32]
+    kind = "no_progress" if reason in _NO_PROGRESS else reason
+    return hashlib.sha256(f"{profile}\x00{tool or ''}\x00{kind}".encode()).hexdigest()[:32]
 
 
 def raise_case(connection: Connection, new: NewEscalation) -> str:
-    """The case for this incident: a new row, or the open one of the same (item or run, tool, reason), counted once more."""
+    """The case for this incident: a new row, or the open one of the same (item or run, group), counted once more."""
     at_ms = now_ms(connection)
+    group = group_key(profile=new.profile, tool=new.tool, reason=new.reason)
     same = (
         escalations.c.run_id.is_(None) if new.run_id is None else escalations.c.run_id == new.run_id,
         escalations.c.item_id.is_(None) if new.item_id is None else escalations.c.item_id == new.item_id,
-        escalations.c.reason == new.reason,
-        escalations.c.tool.is_(None) if new.tool is None else escalations.c.tool == new.tool,
+        escalations.c.group_key == group,
     )
     row = connection.execute(
         escalations.update()
         .where(*same, escalations.c.status.in_(_UNDECIDED))
         .values(
             occurrence_count=escalations.c.occurrence_count + 1,
+            reason=new.reason,
             packet=dict(new.packet),
             attempt=new.attempt,
             version=escalations.c.version + 1,
@@ -82,7 +88,7 @@ def raise_case(connection: Connection, new: NewEscalation) -> str:
             "profile": new.profile,
             "reason": new.reason,
             "tool": new.tool,
-            "group_key": group_key(profile=new.profile, tool=new.tool, reason=new.reason),
+            "group_key": group,
             "status": EscalationStatus.OPEN.value,
             "packet": dict(new.packet),
             "came_back_after": None if earlier is None else (earlier.resolution or {}).get("action"),
