@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
+from guard.adapters.ledger import Clock, RunHalted
 from guard.call import ToolCall
 from guard.decision import Decision
 from guard.guard import Guard
@@ -28,8 +29,6 @@ from guard.results import Outcome, ToolError, result_text
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-Clock = Callable[[], float]
 
 _TRAITS: Final = "__guard_traits__"
 _MAX_SHARED: Final = 1_000
@@ -45,18 +44,6 @@ class ToolFailure(Exception):
         self.code = code
         self.retryable = retryable
         self.retry_after_s = retry_after_s
-
-
-class RunHalted(Exception):
-    """A wrapped function was called, and the guard ended the run."""
-
-    code = "run_halted"
-    retryable = False
-
-    def __init__(self, decision: Decision) -> None:
-        self.decision = decision
-        self.public = decision.reason.text if decision.reason is not None else "The run was stopped."
-        super().__init__(self.public)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +221,7 @@ class GuardedTools:
     def _settle(self, call: ToolCall, before: Decision, outcome: Outcome, value: object) -> Answer:
         after = self.guard.after(call, outcome, step=before.step, now=self._now())
         error = outcome.error
-        text = result_text(outcome.result) if error is None or outcome.result is not None else _error_text(error)
+        text = result_text(outcome.result) if error is None or outcome.result is not None else error_text(outcome)
         guidance = [said for said in (before.append, after.append) if said is not None]
         answer = Answer(after, "\n".join([text, *guidance]), value if error is None else None, error is not None)
         self._share(after.call_id, replace(answer, text=text))
@@ -320,7 +307,9 @@ def _outcome_of(value: object) -> Outcome:
     return value if isinstance(value, Outcome) else Outcome.ok(value)
 
 
-def _error_text(error: ToolError) -> str:
+def error_text(outcome: Outcome) -> str:
+    """What the model reads of a failure."""
+    error = outcome.error or ToolError("FAILED")
     return f"{error.code}: {error.message}" if error.message and error.message != error.code else error.code
 
 
