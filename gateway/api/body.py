@@ -73,9 +73,7 @@ def is_accepted(media_type: str) -> bool:
     return media_type in {"multipart/form-data", "application/json", *RAW_TYPES} or media_type.startswith(RAW_PREFIXES)
 
 
-async def read_body(
-    request: Request, blobs: Blobs, stack: AsyncExitStack, on_submission: OnSubmission
-) -> ReceivedBody:
+async def read_body(request: Request, blobs: Blobs, stack: AsyncExitStack, on_submission: OnSubmission) -> ReceivedBody:
     """The submission in a request. Files are temporary until kept: leaving `stack` removes those that were not.
 
     Raises `ApiProblem` that names what to change.
