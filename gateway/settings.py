@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     """Bytes per second that a body must reach on average once it has taken `body_grace_s`."""
     body_grace_s: Annotated[float, Field(ge=0)] = 20.0
 
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Where a worker shows its own metrics, on 127.0.0.1; 0 shows none. The API shows its own at `/metrics`."""
+
     log_level: str = "INFO"
 
     @field_validator(

@@ -18,6 +18,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from fallback.text_only import Answer, Brief, OutputInvalid, Picture, fenced, parse_object, request_text
+from gateway import metrics
 from gateway.agent.conversation import (
     CUT_ARGUMENTS,
     MAX_KEPT_ARGUMENTS,
@@ -44,6 +45,7 @@ from guard import (
     GuardPolicy,
     NextStep,
     Outcome,
+    Phase,
     ToolCall,
     after_halt,
 )
@@ -167,11 +169,22 @@ class AgentRun:
         self._finish_model(row, outcome, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         return None
 
+    def _count(self, decision: Decision) -> None:
+        """For the metrics; a tool that the model made up is counted without its name."""
+        tool = decision.tool if decision.tool in self.tools else "unknown"
+        reason = "" if decision.reason is None else decision.reason.code.value
+        metrics.guard_decisions.labels(decision.action.value, reason, tool).inc()
+        if decision.phase is Phase.BEFORE and not decision.execute:
+            metrics.avoided_calls.inc()
+
     def _finish_model(self, row: StepRow, outcome: Mapping[str, Any], *, input_tokens: int, output_tokens: int) -> None:
         input_tokens, output_tokens = _counted(input_tokens), _counted(output_tokens)
         cost = self.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
         self.guard.charge(tokens=input_tokens + output_tokens, cost=float(cost), now=time.time())
         assert self.guard.last_record is not None
+        metrics.model_requests.labels(str(outcome.get("error", "ok"))).inc()
+        metrics.model_tokens.labels("input").inc(input_tokens)
+        metrics.model_tokens.labels("output").inc(output_tokens)
         spent = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost)}
         stored = {**outcome, **spent, "records": as_stored([self.guard.last_record])}
         self.journal.finish(row, stored, is_progress=outcome.get("error") != LOST)
@@ -231,6 +244,7 @@ class AgentRun:
             return
         call = _guard_call(pending.part, turn)
         decision = self.guard.before(call, now=time.time())
+        self._count(decision)
         assert self.guard.last_record is not None
         intent = {
             "index": pending.index,
@@ -257,6 +271,7 @@ class AgentRun:
         outcome = _outcome(result, failure, ms=(time.monotonic() - started) * 1000)
         call = _guard_call(part, row.intent["turn"])
         decision = self.guard.after(call, outcome, step=row.intent["step"], now=time.time())
+        self._count(decision)
         assert self.guard.last_record is not None
         content = _content(part.tool_name, result, failure, (row.intent.get("append"), decision.append))
         stored: dict[str, Any] = {

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import __version__
+from gateway import __version__, metrics
 from gateway.admission import Admission, Overload
 from gateway.api.auth import Authenticator, Principal
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
@@ -79,7 +79,7 @@ class Gate:
 
     async def _check(self, scope: Scope) -> None:
         path: str = scope["path"]
-        if not path.startswith("/v1/"):
+        if not path.startswith("/v1/") and path != "/metrics":
             return
         headers = Headers(scope=scope)
         principal = await self._principal(headers)
@@ -100,6 +100,7 @@ class Gate:
         announced = int(declared) if declared.isdigit() else 0
         refused = self._admission.refusal(principal.tenant, announced_bytes=announced)
         if refused is not None:
+            metrics.refused_uploads.labels(refused.reason.value).inc()
             code, detail = _OVERLOAD[refused.reason]
             raise ApiProblem(code, detail, retry_after_s=refused.retry_after_s)
 
@@ -167,6 +168,8 @@ def _check_submission_headers(headers: Headers) -> None:
 
 
 def _needed_scope(method: str, path: str) -> str:
+    if path == "/metrics":
+        return "admin"
     if path.startswith("/v1/escalations"):
         return "review"
     if path.startswith("/v1/guard/"):

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from gateway import __version__
+from gateway import __version__, metrics
 from gateway.api import request_values as values
 from gateway.api.body import ACCEPTED_TYPES
 from gateway.api.changes import Changes
@@ -29,6 +29,7 @@ class ServiceRoutes:
     def __init__(self, services: Services, changes: Changes) -> None:
         self._services = services
         self._changes = changes
+        self._gauges = metrics.DatabaseGauges(services.database)
 
     def router(self) -> APIRouter:
         """The routes with their descriptions."""
@@ -37,6 +38,7 @@ class ServiceRoutes:
         add("/", self.root, methods=["GET"], include_in_schema=False)
         add("/healthz", self.healthz, methods=["GET"], summary="Whether the process lives")
         add("/readyz", self.readyz, methods=["GET"], summary="Whether it can take work, check by check")
+        add("/metrics", self.metrics, methods=["GET"], summary="Prometheus metrics of this process and the database")
         add("/v1/meta", self.meta, methods=["GET"], summary="Version, limits, formats, rule set")
         add("/v1/profiles", self.profiles, methods=["GET"], summary="All profiles")
         add("/v1/profiles/{name}", self.profile, methods=["GET"], summary="One profile")
@@ -88,6 +90,11 @@ class ServiceRoutes:
                 engine=None if services.transcriber is None else services.transcriber.name,
             ),
         }
+
+    async def metrics(self, request: Request) -> Response:
+        """In Prometheus' text format. Beyond loopback it needs a key with the scope `admin`."""
+        body = await run_in_threadpool(metrics.exposition, self._gauges)
+        return Response(body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def meta(self, request: Request) -> Response:
         """What this service takes."""

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway import intake, pipeline
+from gateway import intake, metrics, pipeline
 from gateway import submission as submissions
 from gateway.api import idempotency
 from gateway.api.auth import Principal
@@ -56,6 +56,7 @@ class Submissions:
         if not replayed and accepted.duplicate_of is None:
             self._services.dispatch.wake(accepted.item_id)
         item = await self._outcome(accepted, preference)
+        _count(item, accepted, replayed=replayed)
         return _answer(request, item, preference, accepted, replayed=replayed)
 
     async def _receive(
@@ -136,7 +137,8 @@ class Submissions:
 
     async def _inspect_edge(self, lease: Lease) -> None:
         try:
-            await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
+            with metrics.edge_seconds.time():
+                await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
         except StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         except Exception:  # the item is stored, so its caller gets it; the lease lapses and a worker goes on
@@ -279,6 +281,13 @@ def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
 def _says_something(submission: Submission) -> bool:
     texts = (submission.title, submission.text)
     return any(text and text.strip() for text in texts) or bool(submission.attributes)
+
+
+def _count(item: Item, accepted: intake.Accepted, *, replayed: bool) -> None:
+    if replayed:
+        metrics.idempotent_replays.inc()
+    outcome = "duplicate" if accepted.duplicate_of is not None else item.status.value
+    metrics.submissions.labels("replayed" if replayed else outcome).inc()
 
 
 def _answer(

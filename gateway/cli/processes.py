@@ -13,7 +13,9 @@ from typing import Protocol, assert_never
 
 import structlog
 import uvicorn
+from prometheus_client import start_http_server
 
+from gateway import metrics
 from gateway.api.gate import Gate
 from gateway.app import create_app
 from gateway.settings import DispatchMode, Settings
@@ -123,6 +125,8 @@ def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
     worker = _worker(services, bulkheads)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
     thread = threading.Thread(target=worker.run, name="worker")
     thread.start()
     while thread.is_alive():

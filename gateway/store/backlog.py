@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from gateway.escalation import UNDECIDED
 from gateway.item import Status
 from gateway.store.items import now_ms
-from gateway.store.tables import items
+from gateway.store.tables import escalations, items
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,37 @@ def total(tenants: Iterable[Waiting]) -> Waiting:
         sum(one.bytes for one in known),
         max((one.oldest_s for one in known), default=0.0),
     )
+
+
+def items_by_status(connection: Connection) -> dict[tuple[str, str | None], int]:
+    """How many items there are, by status and reason."""
+    rows = connection.execute(
+        sa.select(items.c.status, items.c.reason, sa.func.count()).group_by(items.c.status, items.c.reason)
+    )
+    found: dict[tuple[str, str | None], int] = {}
+    for status, reason, count in rows:
+        key = (status, _code(reason))
+        found[key] = found.get(key, 0) + int(count)
+    return found
+
+
+def _code(reason: str | None) -> str | None:
+    """A reason that is a code; what a caller or reviewer wrote in words is left out."""
+    return reason if reason is not None and reason.replace("_", "").isalnum() and reason.islower() else None
+
+
+def cases_by_status(connection: Connection) -> dict[str, int]:
+    """How many cases for a person there are, by status."""
+    rows = connection.execute(sa.select(escalations.c.status, sa.func.count()).group_by(escalations.c.status))
+    return {status: int(count) for status, count in rows}
+
+
+def overdue_cases(connection: Connection) -> int:
+    """Undecided cases past their due time."""
+    undecided = [status.value for status in UNDECIDED]
+    query = (
+        sa.select(sa.func.count())
+        .select_from(escalations)
+        .where(escalations.c.status.in_(undecided), escalations.c.due_ms < now_ms(connection))
+    )
+    return int(connection.execute(query).scalar_one())

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 
 import structlog
 from sqlalchemy.engine import Connection
 
-from gateway import outcome, pipeline
+from gateway import metrics, outcome, pipeline
 from gateway.item import Lease
 from gateway.store import items as item_store
 from gateway.wiring import Services
@@ -21,6 +22,8 @@ from gateway.work.sweeper import sweep, unheard
 
 log = structlog.get_logger()
 
+_WRITER = "gateway.agent.copywriter"
+"""Loads the model libraries, about 2 s."""
 DRAIN_S = 18.0
 """How long a worker that was told to stop goes on with what it has in hand."""
 
@@ -41,7 +44,8 @@ class LeaseKeeper:
         self._held_lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to renew leases and to sweep."""
+        """Begin to renew leases and to sweep; load what the first item would else wait for."""
+        threading.Thread(target=import_module, args=(_WRITER,), name="warm-writer", daemon=True).start()
         settings = self._services.settings
         for name, seconds, action in (
             ("heartbeat", settings.heartbeat_s, self._beat),
@@ -95,6 +99,7 @@ class LeaseKeeper:
         )
         lost = [lease.item_id for lease in leases if lease.item_id not in kept]
         if lost:
+            metrics.leases_lost.inc(len(lost))
             log.warning("worker.leases_lost", worker=self.name, item_ids=lost)
 
     def _sweep(self) -> None:

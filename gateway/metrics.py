@@ -1,0 +1,99 @@
+"""Prometheus metrics: what this process saw, and what the database knows.
+
+Counters and histograms belong to the process that counts (each process is scraped by itself); the gauges of items, queue
+and cases are read from the database when they are asked for, at most every few seconds, so any API process can tell them.
+Labels are closed sets or names of the deployment's own (profiles' tools, verdict codes), never what callers send.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.store import backlog
+from gateway.store.engine import Database
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LOOK_S = 5.0
+
+registry = CollectorRegistry()
+
+edge_seconds = Histogram(
+    "sluicegate_edge_seconds",
+    "Time of the edge rules inside a request",
+    registry=registry,
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
+submissions = Counter("sluicegate_submissions", "Submissions by outcome", ["outcome"], registry=registry)
+idempotent_replays = Counter(
+    "sluicegate_idempotent_replays", "Submissions that were answered with an earlier item", registry=registry
+)
+refused_uploads = Counter(
+    "sluicegate_refused_uploads", "Uploads refused at the door, by reason", ["reason"], registry=registry
+)
+guard_decisions = Counter(
+    "sluicegate_guard_decisions",
+    "Decisions of the guard on the agent's tool calls",
+    ["action", "reason", "tool"],
+    registry=registry,
+)
+avoided_calls = Counter("sluicegate_avoided_calls", "Tool calls that the guard did not let run", registry=registry)
+model_requests = Counter(
+    "sluicegate_model_requests", "Requests to the model by outcome", ["outcome"], registry=registry
+)
+model_tokens = Counter("sluicegate_model_tokens", "Tokens of the model", ["direction"], registry=registry)
+leases_lost = Counter("sluicegate_leases_lost", "Leases that this process lost while working", registry=registry)
+
+
+class DatabaseGauges(Collector):
+    """What the database knows, looked up at most every `_LOOK_S` seconds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._looked_at = float("-inf")
+        self._found: list[Metric] = []
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges as of the last look."""
+        with self._lock:
+            if time.monotonic() - self._looked_at > _LOOK_S:
+                self._found = self._look()
+                self._looked_at = time.monotonic()
+            yield from self._found
+
+    def _look(self) -> list[Metric]:
+        with self._database.read() as connection:
+            items = backlog.items_by_status(connection)
+            cases = backlog.cases_by_status(connection)
+            overdue = backlog.overdue_cases(connection)
+            waiting = backlog.total(backlog.waiting_by_tenant(connection).values())
+        by_status = GaugeMetricFamily("sluicegate_items", "Items by status and reason", labels=["status", "reason"])
+        for (status, reason), count in items.items():
+            by_status.add_metric([status, reason or ""], count)
+        by_case = GaugeMetricFamily("sluicegate_escalations", "Cases for a person by status", labels=["status"])
+        for status, count in cases.items():
+            by_case.add_metric([status], count)
+        return [
+            by_status,
+            by_case,
+            GaugeMetricFamily("sluicegate_escalations_overdue", "Undecided cases past their due time", overdue),
+            GaugeMetricFamily("sluicegate_queue_depth", "Items that wait for a worker", waiting.items),
+            GaugeMetricFamily("sluicegate_queue_bytes", "Uploaded bytes of the items that wait", waiting.bytes),
+            GaugeMetricFamily(
+                "sluicegate_queue_oldest_age_seconds", "How long the oldest of them has waited", waiting.oldest_s
+            ),
+        ]
+
+
+def exposition(gauges: DatabaseGauges) -> bytes:
+    """Everything in Prometheus' text format."""
+    from_database = CollectorRegistry()
+    from_database.register(gauges)
+    return generate_latest(registry) + generate_latest(from_database)

@@ -1,0 +1,41 @@
+"""What Prometheus scrapes: counters of this process, gauges of the database, and nothing that callers send."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+
+from tests import media
+from tests.gateway.conftest import store_key
+from tests.gateway.running import Service, until
+
+
+def value(text: str, line: str) -> float:
+    """The value of one series; 0 while it has none."""
+    match = re.search(rf"^{re.escape(line)} ([0-9.e+]+)$", text, re.MULTILINE)
+    return 0.0 if match is None else float(match[1])
+
+
+def test_a_refused_photo_shows_in_the_counters_and_in_the_gauges(client: httpx.Client, name: str) -> None:
+    counter = 'sluicegate_submissions_total{outcome="rejected"}'
+    gauge = 'sluicegate_items{reason="low_resolution",status="rejected"}'
+    before = value(client.get("/metrics").text, counter)
+    answer = client.post(
+        "/v1/items", data={"external_id": name}, files={"p1": ("tiny.png", media.thumbnail(), "image/png")}
+    )
+    assert answer.json()["status"] == "rejected"
+    assert value(client.get("/metrics").text, counter) == before + 1
+    assert until(lambda: value(client.get("/metrics").text, gauge) >= 1, within_s=15)
+
+
+def test_metrics_hold_nothing_that_a_caller_sent(client: httpx.Client, name: str) -> None:
+    client.post("/v1/items", data={"external_id": name, "title": f"title {name}"}, headers={"Prefer": "wait=10"})
+    assert name not in client.get("/metrics").text
+
+
+def test_a_key_without_the_scope_admin_sees_no_metrics(api: Service) -> None:
+    narrow = store_key(api, "narrow", "items:read")
+    answer = api.client(headers={"Authorization": f"Bearer {narrow}"}).get("/metrics")
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "scope_missing"
