@@ -25,7 +25,6 @@ _STRIP_CALLS: Final = 40
 
 def raise_case(connection: Connection, row: RunRow, guard: Guard, decision: Decision) -> str:
     """Put a halt before a person; gives the case's id."""
-    reason = decision.reason
     waits = EscalationPolicy()
     return escalations.raise_case(
         connection,
@@ -35,7 +34,7 @@ def raise_case(connection: Connection, row: RunRow, guard: Guard, decision: Deci
             run_id=row.id,
             attempt=guard.epoch + 1,
             profile=f"agent:{row.agent}"[:64],
-            reason="halt" if reason is None else reason.code.value,
+            reason="halt" if decision.end_reason is None else decision.end_reason.value,
             tool=decision.tool,
             packet=json.loads(as_text(_packet(connection, row, guard, decision))),
             due_after_ms=int(waits.due_s * 1000),

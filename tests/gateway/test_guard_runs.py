@@ -26,6 +26,7 @@ from tests.gateway.guard_caller import RUNS, HttpRun, declared, good, hardest, o
 from tests.gateway.running import Service, bearer, running, start
 from tests.guard.ladder_table import LADDER_CASES, LadderCase, climb
 from tests.guard.replay import Replayed, load_cases, misses, outcome_of, replay, tool_call, traits_of
+from tests.guard.test_adapters import CASES, Case
 
 READ = {"look": ToolTraits(Effect.READ_ONLY)}
 SAME = Outcome.ok("same")
@@ -88,6 +89,52 @@ def test_recorded_run_over_http_is_judged_as_by_the_library(
     assert replayed.levels == expected.levels
     assert replayed.escalated_at == expected.escalated_at
     assert list(misses(case, replayed)) == []
+
+
+def tool_outcome(tool: str, args: Any) -> Outcome:
+    """What the tools of the adapters' table answer."""
+    if tool.startswith("invented"):
+        return Outcome.failed("UNKNOWN_TOOL", "no such tool")
+    if isinstance(args, str):
+        return Outcome.failed("INVALID_ARGUMENTS", "no JSON")
+    if tool == "ask":
+        return Outcome.failed("QUOTA", "no quota left")
+    return Outcome.ok({"look": f"text of {args.get('file')}", "tune": "unreadable", "save": "saved"}[tool])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_http_climbs_the_ladder_of_the_adapters(caller: httpx.Client, name: str, case: Case) -> None:
+    tools = {tool: ToolTraits(Effect.READ_ONLY) for tool in ("look", "tune", "ask")}
+    run = opened(caller, name=name, tools=tools, policy={"undeclared_effect": "mutate"})
+    answers: dict[str, str] = {}
+    executed, messages, end = 0, 0, None
+    for messages, message in enumerate(case.messages, 1):
+        calls = [
+            {"call_id": f"{messages}.{place}", "tool": tool, "args_raw" if isinstance(args, str) else "args": args}
+            for place, (tool, args) in enumerate(message, 1)
+        ]
+        for asked, decision in zip(message, good(run.post("before-batch", calls)), strict=True):
+            call_id = decision["call_id"]
+            if decision["execute"]:
+                outcome = tool_outcome(*asked)
+                executed += not asked[0].startswith("invented") and not isinstance(asked[1], str)
+                decision = run.after(call_id, outcome)
+                said = f"{outcome.error.code}: {outcome.error.message}" if outcome.error else str(outcome.result)
+                answers[call_id] = f"{said} {decision['append'] or ''}"
+            elif decision["same_as"] is not None and decision["tool_result"] is None:
+                answers[call_id] = answers[decision["same_as"]]
+            else:
+                answers[call_id] = decision["tool_result"]["text"]
+            end = end or (decision if decision["turn"]["end"] else None)
+        if end is not None:
+            break
+    assert messages + (end is None) == case.model_calls
+    assert (end is not None) is case.is_halted
+    assert executed == case.executed
+    assert end is None or (end["next"] == "human") is case.escalates
+    assert set(answers) >= {f"{messages}.{place}" for place in range(1, len(case.messages[messages - 1]) + 1)}
+    for call_id, text in case.marks.items():
+        assert text in answers[call_id]
 
 
 def test_shadow_mode_lets_everything_pass_and_says_what_it_would_have_done(caller: httpx.Client, name: str) -> None:
