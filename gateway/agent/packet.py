@@ -28,7 +28,7 @@ def case_of(decision: Decision, journal: Journal) -> dict[str, Any]:
         "why": _why(decision, attempts, _codes(journal, evidence)),
         "tool": decision.tool,
         "arguments": None if raised is None else raised.args,
-        "first_answer": ("" if raised is None else raised.first_answer) or _first_answer(journal, evidence),
+        "first_answer": _first_answer(journal, evidence) or (None if raised is None else raised.first_answer),
         "attempts": attempts,
         "signature": decision.signature,
         "evidence": list(evidence),
