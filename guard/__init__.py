@@ -12,10 +12,10 @@ from guard.call import ToolCall
 from guard.capabilities import Capabilities
 from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
 from guard.escalation import Escalation, NextStep, after_halt
-from guard.finding import Detector, EndReason, Finding, ReasonCode
+from guard.finding import Detector, EndReason, Finding, ReasonCode, RuleEffect
 from guard.guard import Guard, Resumption, Spent
 from guard.ladder import GuardAction, Ladder, action_for
-from guard.metarules import History, Rule, RuleCall, register_rule, unregister_rule
+from guard.metarules import History, Rule, RuleCall, Ruling, register_rule, unregister_rule
 from guard.policy import (
     INVALID_ARGUMENTS,
     PRODUCT_COPY_BUDGET,
@@ -72,6 +72,8 @@ __all__ = [
     "Resumption",
     "Rule",
     "RuleCall",
+    "RuleEffect",
+    "Ruling",
     "SeenBefore",
     "Spent",
     "Step",

@@ -10,7 +10,7 @@ from guard.call import ToolCall
 from guard.decision import Counts, Decision, Flag, Phase, Reason, SeenBefore, ToolResult
 from guard.detectors import budget, error_codes, repeat
 from guard.escalation import Escalation
-from guard.finding import END_REASONS, Detector, Finding, ReasonCode
+from guard.finding import END_REASONS, Detector, Finding, ReasonCode, RuleEffect
 from guard.ladder import GuardAction
 from guard.policy import Effect, GuardPolicy, Mode
 from guard.redact import redacted_args
@@ -177,6 +177,8 @@ def _needs_person(state: GuardState, call: CallView, chosen: Finding) -> bool:
     """Any halt of a tool that failed since the last progress escalates, once per tool and reason."""
     has_failed = error_codes.has_failed(state.errors, call.tool, state.marks)
     is_new = incident_of(call.tool, chosen.reason) not in state.marks.escalated
+    if chosen.effect is not None:
+        return is_new and chosen.effect is RuleEffect.ESCALATE
     return is_new and (has_failed or chosen.detector is Detector.ERROR_CODES)
 
 

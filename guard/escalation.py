@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from guard.finding import ReasonCode
+from guard.finding import ReasonCode, RuleEffect
 from guard.policy import GuardPolicy, OnLoop, OnRepeatedError
 from guard.snapshot import dump
 
@@ -62,8 +62,10 @@ class NextStep(Enum):
 def after_halt(policy: GuardPolicy, decision: Decision, halts_so_far: int) -> NextStep:
     """What `policy` wants after this halt; `halts_so_far` counts the run's halts, this one included.
 
-    A halt that escalates follows `on_repeated_error`, every other one `on_loop`.
+    A halt that escalates follows `on_repeated_error`, every other one `on_loop`; a rule that rejects ends the run.
     """
+    if any(finding.effect is RuleEffect.REJECT for finding in decision.explanation):
+        return NextStep.STOP
     if decision.escalates:
         return NextStep.HUMAN if policy.on_repeated_error is OnRepeatedError.HUMAN else NextStep.ERROR
     if policy.on_loop is OnLoop.HALT:

@@ -71,6 +71,19 @@ END_REASONS: dict[ReasonCode, EndReason] = {
 }
 
 
+class RuleEffect(Enum):
+    """What a rule does when it holds."""
+
+    CLOSE_GROUP = "close_group"
+    """The call is refused; the third refusal in a row by one rule halts the run."""
+    REROUTE = "reroute"
+    """The run halts and goes another way, as `on_loop` says."""
+    ESCALATE = "escalate"
+    """The run halts, and a person is asked."""
+    REJECT = "reject"
+    """The run halts for good; for rules written by hand only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One detector's view of one call."""
@@ -87,3 +100,5 @@ class Finding:
     """The rule's name, for findings of rules; the code, for error codes."""
     detail: str | None = None
     """A sentence of its own, where the reason's standard text does not say enough."""
+    effect: RuleEffect | None = None
+    """For findings of rules."""

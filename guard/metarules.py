@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from guard.finding import Detector, Finding, ReasonCode
-from guard.ladder import action_for
+from guard.finding import Detector, Finding, ReasonCode, RuleEffect
+from guard.ladder import GuardAction, action_for
 from guard.marks import Marks
 from guard.memory import BoundedMap
 from guard.policy import Effect, GuardPolicy
@@ -17,10 +17,6 @@ from guard.trace import CallView, OutcomeRecord
 Facts = Mapping[str, object]
 """The item's facts under their dotted names (`text.tokens`); a missing fact is unknown."""
 
-SPARSE_TOKENS: Final = 4
-"""Fewer tokens of confident words than this are a sparse text."""
-
-VISION_FAILURES: Final = 2
 _MAX_RESULTS: Final = 256
 
 
@@ -54,8 +50,16 @@ class History:
     """Of the whole task, in the caller's currency."""
 
 
-Rule = Callable[[RuleCall, History, Facts], str | None]
-"""Returns the reason for refusing the call, or None."""
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a rule says about a call that it holds for."""
+
+    reason: str
+    effect: RuleEffect = RuleEffect.CLOSE_GROUP
+
+
+Rule = Callable[[RuleCall, History, Facts], str | Ruling | None]
+"""Returns a ruling, or only the reason for refusing the call; None where the rule does not hold."""
 
 
 @dataclass(slots=True)
@@ -79,16 +83,6 @@ class RuleMemory:
     """Times that a rule raised."""
 
 
-def close_vision_on_sparse_text(call: RuleCall, history: History, facts: Facts) -> str | None:
-    """The shipped rule: no third look at a picture that holds hardly any text, after two failures in a row."""
-    tokens = facts.get("text.tokens")
-    if call.group != "vision" or isinstance(tokens, bool) or not isinstance(tokens, (int, float)):
-        return None
-    if tokens >= SPARSE_TOKENS or history.group_failures_in_row < VISION_FAILURES:
-        return None
-    return "The picture holds hardly any readable text; looking again will not help. Go on with the other facts."
-
-
 _registered: list[Rule] = []
 
 
@@ -109,14 +103,21 @@ def unregister_rule(rule: Rule) -> None:
 
 
 def default_rules(policy: GuardPolicy, facts: Facts) -> tuple[Rule, ...]:
-    """The rules of a guard that was given none: the shipped one where its fact is known, and those registered."""
-    shipped = (close_vision_on_sparse_text,) if policy.vision_rule and "text.tokens" in facts else ()
-    return (*shipped, *_registered)
+    """The rules of a guard that was given none: the shipped ones where an item's facts are known, and those registered.
+
+    The shipped rules are expressions in `rules.yaml`. They are read when they are first needed, so that the guard itself
+    needs nothing but the standard library.
+    """
+    if not policy.vision_rule or not facts:
+        return tuple(_registered)
+    from guard.cel_rules import shipped_rules
+
+    return (*shipped_rules(), *_registered)
 
 
 def rule_name(rule: Rule) -> str:
     """The name under which a rule's refusals are counted and shown."""
-    return getattr(rule, "__qualname__", None) or type(rule).__qualname__
+    return str(getattr(rule, "id", None) or getattr(rule, "__qualname__", None) or type(rule).__qualname__)
 
 
 def find(
@@ -143,11 +144,16 @@ def find(
                 if call.effect is Effect.MUTATING
                 else None
             )
-        if isinstance(reason, str):
+        ruling = Ruling(reason) if isinstance(reason, str) else reason
+        if isinstance(ruling, Ruling):
             name = rule_name(rule)
             occurrence = standing(memory.refusals.get(name), marks) + 1
-            action = action_for(policy.ladders.rule, occurrence)
-            return Finding(Detector.RULE, ReasonCode.RULE, occurrence, action, rule=name, detail=reason), errors
+            closes = ruling.effect is RuleEffect.CLOSE_GROUP
+            action = action_for(policy.ladders.rule, occurrence) if closes else GuardAction.HALT
+            finding = Finding(
+                Detector.RULE, ReasonCode.RULE, occurrence, action, (), name, ruling.reason, ruling.effect
+            )
+            return finding, errors
     return None, errors
 
 

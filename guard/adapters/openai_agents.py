@@ -29,7 +29,6 @@ from agents import (
     function_tool,
 )
 from agents.tool_context import ToolContext
-from openai.types.responses import ResponseFunctionToolCall
 
 from guard.adapters.ledger import Ledger, RunHalted, as_call, joined
 from guard.adapters.plain import error_text, failure_of, traits_of
@@ -59,9 +58,7 @@ class GuardHooks(RunHooks[Any]):
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Judge the calls of the message in order."""
         self.ledger.ask(
-            as_call(item.name, item.arguments, item.call_id)
-            for item in response.output
-            if isinstance(item, ResponseFunctionToolCall)
+            as_call(item.name, item.arguments, item.call_id) for item in response.output if item.type == "function_call"
         )
 
     async def on_llm_start(

@@ -47,10 +47,11 @@ class CelProgram:
 
 
 class ConditionCompiler:
-    """Compiles conditions over the table of facts and the given parameters, all of them typed."""
+    """Compiles conditions over the table of facts, the given parameters and `more` names, all of them typed."""
 
-    def __init__(self, parameters: Mapping[str, FactValue]) -> None:
+    def __init__(self, parameters: Mapping[str, FactValue], more: Mapping[str, type[FactValue]] | None = None) -> None:
         variables = {spec.name: _CEL_TYPES[spec.type] for spec in FACTS}
+        variables |= {name: _CEL_TYPES[kind] for name, kind in (more or {}).items()}
         variables |= {f"param.{name}": _CEL_TYPES[type(value)] for name, value in parameters.items()}
         self.names = frozenset(variables)
         self._env = cel.NewEnv(variables=variables)

@@ -48,7 +48,7 @@ def parse_rules(raw: bytes, *, name: str) -> RuleSet:
     """The rule set that `raw` says; `name` stands in the complaints. Raises `RuleSetInvalid`."""
     if len(raw) > _MOST_BYTES:
         raise RuleSetInvalid([f"{name}: larger than {_MOST_BYTES // 1024} KB"])
-    root = _compose(raw, name)
+    root = compose_plain(raw, name)
     reader = _Reader(name)
     rule_set = reader.rule_set(root)
     if rule_set is None or reader.problems:
@@ -66,7 +66,8 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _compose(raw: bytes, name: str) -> yaml.Node | None:
+def compose_plain(raw: bytes, name: str) -> yaml.Node | None:
+    """The nodes of a YAML text, with their lines; None for an empty one. Raises `RuleSetInvalid`, with the line."""
     try:
         return yaml.compose(raw.decode("utf-8"), Loader=_PlainLoader)
     except UnicodeDecodeError as exc:
