@@ -75,6 +75,11 @@ class Mode(StrEnum):
     PREPARE = "prepare"
 
 
+SUSPECT_LOST_CLAIMS = 2
+"""After so many lost workers in a row an item is worked on with nothing beside it: if it kills another worker, then no item
+that merely was there is held responsible with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One worker's right to write on an item: valid while `fence` is the item's and the time has not run out."""
@@ -82,6 +87,8 @@ class Lease:
     item_id: str
     fence: int
     owner: str
+    is_suspect: bool = False
+    """Whether it was lost so often that it has to be worked on alone; see `SUSPECT_LOST_CLAIMS`."""
 
 
 class StaleLease(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from gateway.item import FileRecord, Item, Lease, Mode, Status, Usage, may_follow
+from gateway.item import SUSPECT_LOST_CLAIMS, FileRecord, Item, Lease, Mode, Status, Usage, may_follow
 from gateway.store import events
 from gateway.store.engine import database_now_ms
 from gateway.store.tables import files, history, items
@@ -175,14 +175,19 @@ def claim(
     return _claim_where(connection, items.c.id == item_id, owner=owner, lease_ms=lease_ms, is_counted=is_counted)
 
 
-def claim_next(connection: Connection, *, owner: str, lease_ms: int) -> Lease | None:
-    """Take the item that has waited longest; None when nothing waits."""
+def claim_next(connection: Connection, *, owner: str, lease_ms: int, is_alone: bool = True) -> Lease | None:
+    """Take the item that has waited longest; None when nothing waits.
+
+    A worker that has others in hand (not `is_alone`) does not get an item that has to be worked on alone.
+    """
     oldest = (
         sa.select(items.c.id)
         .where(_IS_WAITING, items.c.available_ms <= database_now_ms())
         .order_by(items.c.available_ms, items.c.id)
         .limit(1)
     )
+    if not is_alone:
+        oldest = oldest.where(items.c.lost_claims < SUSPECT_LOST_CLAIMS)
     if connection.dialect.name == "postgresql":
         oldest = oldest.with_for_update(skip_locked=True)
     return _claim_where(
@@ -205,7 +210,7 @@ def _claim_where(
             lease_expires_ms=database_now_ms() + lease_ms,
             updated_ms=database_now_ms(),
         )
-        .returning(items.c.id, items.c.tenant, items.c.fence, items.c.version, items.c.updated_ms)
+        .returning(items.c.id, items.c.fence, items.c.version, items.c.updated_ms, items.c.lost_claims)
     ).first()
     if row is None:
         return None
@@ -213,7 +218,7 @@ def _claim_where(
         connection, row.id, CLAIMABLE, Status.INSPECTING, version=row.version, fence=row.fence, actor=owner, reason="claimed",
         at_ms=row.updated_ms,
     )  # fmt: skip
-    return Lease(item_id=row.id, fence=row.fence, owner=owner)
+    return Lease(row.id, row.fence, owner, is_suspect=row.lost_claims >= SUSPECT_LOST_CLAIMS)
 
 
 def heartbeat(connection: Connection, leases: Iterable[Lease], *, lease_ms: int) -> dict[str, bool]:
@@ -422,10 +427,20 @@ def version_and_status(connection: Connection, item_id: str) -> tuple[int, Statu
     return None if row is None else (row.version, Status(row.status))
 
 
-def status_and_route(connection: Connection, item_id: str) -> tuple[Status, str | None] | None:
-    """What a worker needs to know before it claims."""
-    row = connection.execute(sa.select(items.c.status, items.c.route).where(items.c.id == item_id)).first()
-    return None if row is None else (Status(row.status), row.route)
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """What a worker needs to know of a waiting item before it claims it."""
+
+    route: str | None
+    is_suspect: bool
+
+
+def claimable(connection: Connection, item_id: str) -> Claimable | None:
+    """The item, if it waits for a worker."""
+    row = connection.execute(
+        sa.select(items.c.route, items.c.lost_claims).where(items.c.id == item_id, _IS_WAITING)
+    ).first()
+    return None if row is None else Claimable(row.route, row.lost_claims >= SUSPECT_LOST_CLAIMS)
 
 
 @dataclass(frozen=True, slots=True)

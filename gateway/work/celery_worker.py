@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from functools import partial
 
 import structlog
 from celery.worker import state
 from sqlalchemy.engine import Connection
 
-from gateway.item import Lease, Status
+from gateway.item import Lease
 from gateway.store import items as item_store
 from gateway.wiring import Services
 from gateway.work.celery_app import celery_app
 from gateway.work.dispatch import Bulkhead, bulkhead_of
 from gateway.work.keeper import LeaseKeeper
+from gateway.work.room import Room
 from gateway.work.tasks import add_tasks
 
 log = structlog.get_logger()
@@ -31,6 +33,7 @@ class CeleryWorker:
         self._bulkheads = tuple(bulkheads)
         self._stopping = threading.Event()
         self._keeper = LeaseKeeper(services)
+        self._room = Room()
         self.name = self._keeper.name
         app = celery_app(services.settings)
         add_tasks(app, self._take)
@@ -76,16 +79,17 @@ class CeleryWorker:
         if self._stopping.is_set():
             return
         with self._services.database.read() as connection:
-            found = item_store.status_and_route(connection, item_id)
-        if found is None or found[0] is not Status.QUEUED:
+            found = item_store.claimable(connection, item_id)
+        if found is None:
             return
-        wanted = bulkhead_of(found[1])
+        wanted = bulkhead_of(found.route)
         if wanted is not bulkhead:
             self._services.dispatch.wake(item_id, wanted)
             return
-        lease = self._keeper.hold(lambda connection: self._claim(connection, item_id))
-        if lease is not None:
-            self._keeper.work(lease, hand_on=bulkhead is Bulkhead.EDGE)
+        with self._room.alone() if found.is_suspect else self._room.together():
+            lease = None if self._stopping.is_set() else self._keeper.hold(partial(self._claim, item_id=item_id))
+            if lease is not None:
+                self._keeper.work(lease, hand_on=bulkhead is Bulkhead.EDGE)
 
     def _claim(self, connection: Connection, item_id: str) -> Lease | None:
         return item_store.claim(connection, item_id, owner=self.name, lease_ms=self._keeper.lease_ms)

@@ -41,6 +41,8 @@ class LeaseKeeper:
         self._ended = threading.Event()
         self._settled = threading.Event()
         self._held: dict[str, Lease] = {}
+        self.has_seen_suspect = threading.Event()
+        """Set when an item came back that has to be worked on alone: whoever saw it makes room for it."""
         self._held_lock = threading.Lock()
 
     def start(self) -> None:
@@ -52,6 +54,11 @@ class LeaseKeeper:
             ("sweeper", settings.sweep_s, self._sweep),
         ):
             threading.Thread(target=self._every, args=(seconds, action), name=name, daemon=True).start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in hand."""
+        return not self._held
 
     def hold(self, take: Callable[[Connection], Lease | None]) -> Lease | None:
         """Claim by `take` and keep the lease alive from then on; None if there was nothing to claim."""
@@ -106,9 +113,16 @@ class LeaseKeeper:
         for item_id in sweep(self._services):
             self._services.signals.send("api", item_id)
             self._services.dispatch.wake(item_id)
+            if self._is_suspect(item_id):
+                self.has_seen_suspect.set()
             self._on_change()
         for row in unheard(self._services):
             self._services.dispatch.wake(row.id, bulkhead_of(row.route))
+
+    def _is_suspect(self, item_id: str) -> bool:
+        with self._services.database.read() as connection:
+            found = item_store.claimable(connection, item_id)
+        return found is not None and found.is_suspect
 
     def _every(self, seconds: float, action: Callable[[], None]) -> None:
         while not self._ended.wait(seconds):

@@ -55,18 +55,31 @@ class Worker:
             self._wake.set()
 
         while not self._stopping.is_set():
+            if self._keeper.has_seen_suspect.is_set() and not self._keeper.is_idle:
+                self._rest()  # until there is room for an item that has to be worked on alone
+                continue
             if not free.acquire(timeout=POLL_S):
                 continue
-            lease = self._keeper.hold(self._take_next)
+            is_alone = self._keeper.is_idle
+            lease = self._keeper.hold(lambda connection, is_alone=is_alone: self._take_next(connection, is_alone))  # type: ignore[misc]
+            if is_alone:
+                self._keeper.has_seen_suspect.clear()
             if lease is None:
                 free.release()
-                self._wake.wait(POLL_S)
-                self._wake.clear()
+                self._rest()
                 continue
-            pool.submit(self._keeper.work, lease).add_done_callback(done)
+            future = pool.submit(self._keeper.work, lease)
+            future.add_done_callback(done)
+            while lease.is_suspect and not future.done() and not self._stopping.is_set():
+                self._rest()
 
-    def _take_next(self, connection: Connection) -> Lease | None:
-        return item_store.claim_next(connection, owner=self.name, lease_ms=self._keeper.lease_ms)
+    def _rest(self) -> None:
+        """Until something happens, or it is time to look."""
+        self._wake.wait(POLL_S)
+        self._wake.clear()
+
+    def _take_next(self, connection: Connection, is_alone: bool) -> Lease | None:
+        return item_store.claim_next(connection, owner=self.name, lease_ms=self._keeper.lease_ms, is_alone=is_alone)
 
     def _listen(self) -> None:
         listener = self._services.signals.listen("worker")
