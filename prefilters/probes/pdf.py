@@ -24,8 +24,10 @@ from prefilters.errors import DecodeStatus, ProbeError
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
 from prefilters.probes.pdf_active import has_active_content
+from prefilters.probes.pdf_content import unpacks_without_end
 from prefilters.probes.pdf_forms import draws_without_end
 from prefilters.probes.pdf_layer import Layer, read_layer, reads_as_word
+from prefilters.probes.pdf_patterns import paints_without_end
 from prefilters.probes.text import Depth, Source, TextReading, Word, evidence_tokens
 
 ENGINE = "pdfium"
@@ -51,7 +53,7 @@ def document(path: Path | str, limits: DecodeLimits) -> dict[str, FactValue]:
 
     Raises `ProbeError`: `empty`; `encrypted` where the empty password does not open it; `corrupt` (`truncated` if the
     end of the file is missing) where neither pdfium nor, after mending, pikepdf opens any page, or where there is none;
-    `resource_limit` where its forms draw each other without end.
+    `resource_limit` where its forms draw each other, or its patterns paint, without end.
     """
     if Path(path).stat().st_size == 0:
         raise ProbeError(DecodeStatus.EMPTY)
@@ -199,6 +201,10 @@ def _second_look(path: Path | str) -> tuple[bool, bool]:
         with pikepdf.open(path, suppress_warnings=True) as document:
             if draws_without_end(document):
                 raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "forms draw forms without end")
+            if unpacks_without_end(document):
+                raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "a page's contents unpack without end")
+            if paints_without_end(document):
+                raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "patterns paint without end")
             active = has_active_content(document)
             return any("damaged" in warning or "reconstruct" in warning for warning in document.get_warnings()), active
     except (pikepdf.PdfError, pikepdf.PasswordError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):

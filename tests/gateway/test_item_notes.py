@@ -103,7 +103,9 @@ def test_refusal_states_what_it_saved_for_each_family_of_models(client: httpx.Cl
     for look, tokens in looks.items():
         assert saved["families"][look]["tokens"] == 4 * (900 + 250 + tokens)
     assert saved["families"]["openai_tiles"]["cost"] == "0.02155"
-    assert (saved["tokens"], saved["cost"]) == tuple(saved["families"]["openai_patches"][key] for key in ("tokens", "cost"))
+    assert (saved["tokens"], saved["cost"]) == tuple(
+        saved["families"]["openai_patches"][key] for key in ("tokens", "cost")
+    )
 
 
 @pytest.mark.parametrize(
