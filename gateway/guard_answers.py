@@ -145,7 +145,7 @@ def budget_json(spent: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str
         "tokens_max": limits["tokens"],
         "cost": _money(spent.get("cost", 0.0)),
         "cost_max": None if limits["cost"] is None else _money(limits["cost"]),
-        "seconds": spent.get("seconds", 0.0),
+        "seconds": round(spent.get("seconds", 0.0), 3),
         "seconds_max": limits["seconds"],
         "calls_per_tool_max": limits["calls_per_tool"],
     }
