@@ -204,7 +204,7 @@ class Trace:
                 trace.append(record_from_json(stored))
             except TraceError:
                 raise
-            except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
                 raise TraceError(f"line {number}: not a record of a trace ({exc})") from exc
         return trace
 

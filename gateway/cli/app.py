@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway import __version__
+from gateway.cli.trace import app as trace_app
 from gateway.profiles import ProfileInvalid, load_profiles
 from gateway.profiles.loader import load_profile
 from gateway.settings import DispatchMode, Settings
@@ -35,6 +36,7 @@ profiles_app = typer.Typer(no_args_is_help=True, help="Profiles.")
 app.add_typer(keys_app, name="keys")
 app.add_typer(rules_app, name="rules")
 app.add_typer(profiles_app, name="profiles")
+app.add_typer(trace_app, name="trace")
 
 _out = Console(highlight=False)
 

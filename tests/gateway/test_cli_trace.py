@@ -1,0 +1,91 @@
+"""`sluicegate trace explain`, run as people run it: no server, no settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guard import Effect, Guard, Outcome, ToolCall, ToolTraits
+
+CASES = Path(__file__).parent.parent / "cases" / "loops.jsonl"
+
+
+def _explain(*args: str | Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "gateway", "trace", "explain", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+def _trace(path: Path) -> Path:
+    guard = Guard(tools={"look": ToolTraits(Effect.READ_ONLY)})
+    for _ in range(4):
+        call = ToolCall("look", {"file": "p1", "api_key": "abc-secret"})
+        if guard.before(call).execute:
+            guard.after(call, Outcome.ok("text of p1"))
+    path.write_text(guard.trace.to_jsonl(), encoding="utf-8")
+    return path
+
+
+def test_a_trace_is_told_step_by_step(tmp_path: Path) -> None:
+    shown = _explain(_trace(tmp_path / "run.jsonl"))
+    assert shown.returncode == 0, shown.stderr
+    lines = [line.strip() for line in shown.stdout.splitlines()]
+    assert [line.split()[:2] for line in lines if line[:1].isdigit()] == [
+        ["1", "allow"],
+        ["2", "warn"],
+        ["3", "block"],
+        ["4", "halt"],
+    ]
+    assert "→ ok: text of p1" in lines
+    assert "before: repeat counts 4 → halt, steps 1, 3" in lines
+    assert any(line.startswith("said: look was already") for line in lines)
+    assert "abc-secret" not in shown.stdout
+
+
+def test_a_case_file_is_replayed_and_told_as_json() -> None:
+    shown = _explain(CASES, "--case", "dev-ocr-contrast-jitter", "--json")
+    assert shown.returncode == 0, shown.stderr
+    steps = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [step["action"] for step in steps] == ["allow", "warn", "warn", "block", "halt"]
+    assert steps[-1]["escalates"]
+    assert {seen["detector"] for seen in steps[-1]["saw"]} >= {"repeat", "jitter", "tuning"}
+
+
+def test_a_case_file_is_replayed_under_another_policy(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("budget: {steps: 2}\n", encoding="utf-8")
+    shown = _explain(CASES, "--case", "dev-ok-int-sweep-empty", "--policy", policy, "--json")
+    assert [json.loads(line)["action"] for line in shown.stdout.splitlines()] == ["allow", "allow", "halt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "the file is empty"),
+        (b"not JSON\n", "line 1"),
+        (b"[]\n", "line 1"),
+        (b'{"type": "trace", "version": 9}\n', "version 9"),
+        (b'{"calls": []}\n', "line 1"),
+        (b'{"id": "a", "calls": [{"tool": "t"}]}\n', "line 1"),
+        (b"\xff\xfe", "UTF-8"),
+        (b'{"type": "call"}\n', "line 1"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    shown = _explain(path)
+    assert shown.returncode == 2
+    assert shown.stdout == ""
+    assert says in shown.stderr
+    assert len(shown.stderr.splitlines()) == 1
+
+
+def test_a_missing_file_and_an_unknown_run_are_named(tmp_path: Path) -> None:
+    assert "No such file" in _explain(tmp_path / "none.jsonl").stderr
+    assert "there is no run 'x'" in _explain(CASES, "--case", "x").stderr
