@@ -88,7 +88,7 @@ class ArtifactRoutes:
             raise ApiProblem(
                 "item_state_conflict",
                 f"This cannot be made of the file: it is {error.status.value}.",
-                extra={"status": item.status.value, "allowed": []},
+                extra={"item_status": item.status.value, "allowed": []},
             ) from error
 
 

@@ -155,7 +155,7 @@ class ItemRoutes:
             raise ApiProblem(
                 "item_state_conflict",
                 f"The item is {item.status.value}, so there is nothing left to cancel.",
-                extra={"status": item.status.value, "allowed": []},
+                extra={"item_status": item.status.value, "allowed": []},
             )
         headers = {"ETag": f'"{item.version}"'}
         status = 200 if item.status is Status.CANCELLED else 202
@@ -212,7 +212,7 @@ class ItemRoutes:
             raise ApiProblem(
                 "item_state_conflict",
                 f"The item is {item.status.value} and has no route to a model, so there is no payload for it.",
-                extra={"status": item.status.value, "allowed": ["GET explanation"]},
+                extra={"item_status": item.status.value, "allowed": ["GET explanation"]},
             )
         profile = self._services.profiles.get(item.profile)
         if profile is None:
@@ -285,7 +285,7 @@ def _not_halted(status: Status) -> ApiProblem:
     return ApiProblem(
         "item_state_conflict",
         f"The item is {status.value}; only a halted one can be resumed by its caller.",
-        extra={"status": status.value, "allowed": []},
+        extra={"item_status": status.value, "allowed": []},
     )
 
 

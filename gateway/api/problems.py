@@ -55,7 +55,7 @@ KINDS: Mapping[str, ProblemKind] = {
            "A request with this Idempotency-Key is being received. Repeat this one shortly.", retryable=True),
         _k("duplicate_item", 409, "This item exists already",
            "`item_id` is the item with the same content. Send `on_duplicate: new` to have another."),
-        _k("item_state_conflict", 409, "The item's state does not allow this", "`status` is where it stands."),
+        _k("item_state_conflict", 409, "The item's state does not allow this", "`item_status` is where it stands."),
         _k("request_timeout", 408, "The body came too slowly",
            "The upload stood still or trickled. Send it again over a better connection.", retryable=True),
         _k("gone", 410, "This is gone", "The content was purged; a tombstone remains."),
@@ -136,8 +136,7 @@ def problem_body(
         body["retry_after_s"] = retry_after_s
     if errors:
         body["errors"] = [{"pointer": e.pointer, "code": e.code, "detail": e.detail} for e in errors]
-    body.update(extra or {})
-    return body
+    return {**(extra or {}), **body}  # what the RFC defines keeps its meaning
 
 
 def invalid(detail: str, *errors: FieldError) -> ApiProblem:
