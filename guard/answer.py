@@ -115,7 +115,8 @@ def _decision(
         executes,
         _counts(state, policy, call, findings, outcome),
     )
-    decision.banned_tools = state.closed.names()
+    if state.closed.banned or state.closed.fallen_back:
+        decision.banned_tools = state.closed.names()
     decision.explanation = findings
     decision.flags = flags
     return decision

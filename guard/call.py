@@ -169,8 +169,8 @@ def _read_plain(tool: str, args: dict[Any, Any], ignored: frozenset[str]) -> tup
     paths: list[str] = []
     numbers: list[Number] = []
     for name in names:
-        # A dot in a name could make two positions look like one.
-        if type(name) is not str or not name.isascii() or "." in name:
+        # A dot in a name, or no name at all, could make two positions look like one.
+        if type(name) is not str or not name or not name.isascii() or "." in name:
             return None
         if name in ignored:
             normal = {key: item for key, item in normal.items() if key != name}

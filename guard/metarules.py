@@ -67,7 +67,7 @@ class GroupMemory:
     """Failures and results of the tools of one group."""
 
     failures: Streak = field(default_factory=Streak)
-    results: BoundedMap[int] = field(default_factory=lambda: BoundedMap(_MAX_RESULTS))
+    results: dict[str, int] = field(default_factory=dict)
     """Digests of the latest different results, each with the step that last brought it."""
 
 
@@ -200,4 +200,7 @@ def observe_outcome(memory: RuleMemory, call: CallView, outcome: OutcomeRecord, 
         count(group.failures, marks, call.step)
     else:
         restart(group.failures, marks, 0)
-    group.results.put(outcome.digest, call.step)
+    results = group.results
+    results[outcome.digest] = call.step
+    if len(results) > _MAX_RESULTS:
+        del results[next(iter(results))]

@@ -51,8 +51,8 @@ class GuardState:
     closed: ClosedTools = field(default_factory=ClosedTools)
     open: dict[str, list[CallView]] = field(default_factory=dict)
     """Calls that were let through and have no outcome yet, by id; several under one id when ids repeat."""
-    refused_ids: BoundedMap[int] = field(default_factory=lambda: BoundedMap(MAX_CLOSED_IDS))
-    settled_ids: BoundedMap[int] = field(default_factory=lambda: BoundedMap(MAX_CLOSED_IDS))
+    refused_ids: dict[str, int] = field(default_factory=dict)
+    settled_ids: dict[str, int] = field(default_factory=dict)
     written: BoundedMap[int] = field(default_factory=BoundedMap)
     """Results of successful writes, by signature and digest."""
     answered: BoundedMap[int] = field(default_factory=BoundedMap)
@@ -123,7 +123,7 @@ def observe_call(state: GuardState, record: CallRecord, policy: GuardPolicy) -> 
     if executes:
         _remember_open(state, call)
     else:
-        state.refused_ids.put(call.call_id, call.step)
+        _remember_id(state.refused_ids, call)
     _observe_verdict(state, call.tool, record, policy)
 
 
@@ -143,7 +143,7 @@ def observe_outcome(state: GuardState, record: OutcomeRecord, policy: GuardPolic
     if call is None:
         budget.charge(state.budget, record.tokens, record.cost)
         return
-    state.settled_ids.put(call.call_id, call.step)
+    _remember_id(state.settled_ids, call)
     is_write = record.code is None and call.effect is Effect.MUTATING
     if is_write:
         marks.writes += 1
@@ -211,9 +211,15 @@ def pop_open(state: GuardState, call_id: str, step: int) -> CallView | None:
     return None
 
 
+def _remember_id(ids: dict[str, int], call: CallView) -> None:
+    ids[call.call_id] = call.step
+    if len(ids) > MAX_CLOSED_IDS:
+        del ids[next(iter(ids))]
+
+
 def _remember_open(state: GuardState, call: CallView) -> None:
-    state.refused_ids.pop(call.call_id)
-    state.settled_ids.pop(call.call_id)
+    state.refused_ids.pop(call.call_id, None)
+    state.settled_ids.pop(call.call_id, None)
     views = state.open.get(call.call_id)
     if views is None:
         state.open[call.call_id] = [call]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guard import ToolCall
+from guard import call as call_module
 from guard.call import fold_text, read_keys
 
 JSON = st.recursive(
@@ -145,3 +146,34 @@ def test_odd_numbers_are_numbers(number: str) -> None:
 def test_folding(spellings: list[str], folded: str | None) -> None:
     for text in spellings:
         assert fold_text(text) == (text if folded is None else folded)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=4) | st.sampled_from(["a", "b.c", "d"]),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=8)
+        | st.sampled_from(["Blue Kettle", "blue kettle", "./x//y", "é", "e\u0301", 2**53 + 1, 10**400, -0.0, 5.0])
+        | st.lists(st.integers(-9, 9) | st.floats(-2, 2) | st.text(max_size=4) | st.booleans(), max_size=4),
+        max_size=5,
+    ),
+    st.sampled_from([frozenset(), frozenset({"a"})]),
+)
+def test_the_short_way_through_plain_arguments_gives_the_keys_of_the_long_one(
+    args: dict[str, Any], ignored: frozenset[str]
+) -> None:
+    quick = call_module.read_call(ToolCall("t", args), ignored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call_module, "_read_plain", lambda *_: None)
+        assert call_module.read_call(ToolCall("t", args), ignored) == quick
+
+
+@pytest.mark.parametrize("spelling", ["Blue Kettle", "blue  kettle", "BLUE kettle!", " blue kettle"])
+def test_a_plain_spelling_and_a_fancy_one_fold_to_the_same_key(spelling: str) -> None:
+    plain, fancy = (read_keys(ToolCall("t", {"q": text, "n": 1, "l": [text]})) for text in ("blue kettle", spelling))
+    assert plain.signature != fancy.signature
+    assert plain.folded == fancy.folded
