@@ -245,6 +245,7 @@ guard_records = sa.Table(
     sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("record", sa.Text, nullable=False),
+    sqlite_with_rowid=False,  # rows are small and found by their key alone: one page written less
 )
 
 guard_snapshots = sa.Table(
@@ -259,10 +260,10 @@ guard_decisions = sa.Table(
     "guard_decisions",
     metadata,
     sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("call_id", sa.String(200), primary_key=True),
+    sa.Column("phase", sa.String(8), primary_key=True),
+    sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("id", _Id, nullable=False),
-    sa.Column("phase", sa.String(8), nullable=False),
-    sa.Column("call_id", sa.String(200), nullable=False),
     sa.Column("step", sa.Integer, nullable=False),
     sa.Column("tool", sa.String(128), nullable=False),
     sa.Column("fingerprint", sa.String(64), nullable=False),
@@ -270,5 +271,4 @@ guard_decisions = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("report", sa.JSON),
     sa.Column("created_ms", _Ms, nullable=False),
-    sa.UniqueConstraint("run_id", "phase", "call_id"),
 )

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("record", sa.Text(), nullable=False),
         _of_run("guard_records"),
         sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_guard_records")),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "guard_snapshots",
@@ -60,10 +61,10 @@ def upgrade() -> None:
     op.create_table(
         "guard_decisions",
         _run_id(),
-        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("id", sa.String(length=40), nullable=False),
-        sa.Column("phase", sa.String(length=8), nullable=False),
         sa.Column("call_id", sa.String(length=200), nullable=False),
+        sa.Column("phase", sa.String(length=8), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("tool", sa.String(length=128), nullable=False),
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
@@ -72,8 +73,7 @@ def upgrade() -> None:
         sa.Column("report", sa.JSON(), nullable=True),
         sa.Column("created_ms", sa.BigInteger(), nullable=False),
         _of_run("guard_decisions"),
-        sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_guard_decisions")),
-        sa.UniqueConstraint("run_id", "phase", "call_id", name=op.f("uq_guard_decisions_run_id_phase_call_id")),
+        sa.PrimaryKeyConstraint("run_id", "call_id", "phase", name=op.f("pk_guard_decisions")),
     )
     with op.batch_alter_table("escalations") as batch_op:
         batch_op.alter_column("item_id", existing_type=sa.String(length=40), nullable=True)
