@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import structlog
 from sqlalchemy.engine import Connection
 
-from gateway.item import Status
+from gateway.agent.journal import usage_of
+from gateway.item import Status, Usage
 from gateway.profiles.loader import EscalationPolicy
-from gateway.store import escalations
+from gateway.store import escalations, steps
 from gateway.store import items as item_store
 from gateway.wiring import Services
 
@@ -57,7 +59,9 @@ def _take_back(connection: Connection, services: Services, row: item_store.Lapse
     to = Status.QUEUED
     if lost >= MAX_LOST_CLAIMS:
         to = Status.AWAITING_HUMAN
-        values["escalation_id"] = _raise_case(connection, services, row, lost)
+        usage = usage_of(steps.all_of(connection, row.id))
+        values["usage"] = asdict(usage)
+        values["escalation_id"] = _raise_case(connection, services, row, lost, usage)
     before = item_store.transition(
         connection,
         row.id,
@@ -71,7 +75,7 @@ def _take_back(connection: Connection, services: Services, row: item_store.Lapse
     return before is not None
 
 
-def _raise_case(connection: Connection, services: Services, row: item_store.LapsedRow, lost: int) -> str:
+def _raise_case(connection: Connection, services: Services, row: item_store.LapsedRow, lost: int, usage: Usage) -> str:
     """A file that kills its worker goes to a person, who may reject it or write the copy."""
     item = item_store.get(connection, row.id)
     assert item is not None
@@ -86,7 +90,13 @@ def _raise_case(connection: Connection, services: Services, row: item_store.Laps
             profile=item.profile,
             reason="worker_lost",
             tool=None,
-            packet={"question": f"{sentence} How should it go on?", "why": sentence, "evidence": []},
+            packet={
+                "question": f"{sentence} How should it go on?",
+                "why": sentence,
+                "evidence": [],
+                "cost": {"spent": usage.cost, "currency": usage.currency},
+                "usage": asdict(usage),
+            },
             due_after_ms=int(policy.due_s * 1000),
             expires_after_ms=int(policy.expires_s * 1000),
         ),
