@@ -60,16 +60,17 @@ class GuardRuns:
         """
         policy, traits = request.guard_policy(), request.tool_traits()
 
-        def work(connection: Connection) -> tuple[RunRow, bool]:
+        def work(connection: Connection) -> tuple[RunRow, Guard | None]:
             found = store.find(connection, tenant=tenant, agent=request.agent, external_run_id=request.external_run_id)
-            if found is not None:
-                return found, False
-            return _insert(connection, tenant, request, policy, traits), True
+            return (found, None) if found is not None else _insert(connection, tenant, request, policy, traits)
 
         try:
-            return self._database.transact(work)
+            row, guard = self._database.transact(work)
         except IntegrityError:  # opened by another process at the same moment
-            return self._database.transact(work)
+            row, guard = self._database.transact(work)
+        if guard is not None:
+            self._live.put(row.id, row.records, guard)
+        return row, guard is not None
 
     def before(
         self, tenant: str, run_id: str, calls: Sequence[CallRequest], *, batch_turn: str | int | None = None
@@ -202,7 +203,7 @@ def _insert(
     request: NewRunRequest,
     policy: GuardPolicy,
     traits: Mapping[str, ToolTraits],
-) -> RunRow:
+) -> tuple[RunRow, Guard]:
     item = _linked_item(connection, tenant, request.item_id)
     at_ms = items.now_ms(connection)
     facts = {} if item is None else _facts_of(item)
@@ -232,9 +233,10 @@ def _insert(
         at_ms=at_ms,
     )
     store.append_records(connection, run_id, after=0, records=records)
+    guard.trace.records.clear()
     row = store.get(connection, run_id, tenant=tenant)
     assert row is not None
-    return row
+    return row, guard
 
 
 def _linked_item(connection: Connection, tenant: str, item_id: str | None) -> Item | None:
