@@ -22,6 +22,7 @@ from prefilters.probes.image import load_upright
 from prefilters.probes.page import looks_like_page, skew
 from prefilters.probes.text import WHOLE, Box, TextReading, token_count
 from prefilters.probes.view import View, box_back, view_of
+from prefilters.probes.visible import contrast, least_contrast
 
 Rgb = npt.NDArray[np.uint8]
 
@@ -164,7 +165,19 @@ def _read_page(rgb: Rgb, engine: OcrEngine) -> TextReading:
 
 def _read_turned(rgb: Rgb, engine: OcrEngine, degrees: int) -> TextReading:
     view = view_of(rgb, WHOLE, degrees)
-    return _placed(engine.read(view.rgb), view, degrees)
+    return _placed(_seen(engine.read(view.rgb), view.rgb), view, degrees)
+
+
+def _seen(reading: TextReading, rgb: Rgb) -> TextReading:
+    """The reading without words that a person would not see; the photo engine looks at that by itself."""
+    least, (height, width) = least_contrast(rgb), rgb.shape[:2]
+    scale = (width, height, width, height)
+    words = tuple(
+        word
+        for word in reading.words
+        if contrast(rgb, *(edge * side for edge, side in zip(word.box, scale, strict=True))) >= least
+    )
+    return replace(reading, words=words, hidden=reading.hidden + len(reading.words) - len(words))
 
 
 def _is_convincing(reading: TextReading) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prefilters.probes.text import Box, Depth, TextReading, Word, evidence_tokens, is_cjk, is_confident, is_sure
+from prefilters.probes.visible import contrast, least_contrast
 
 Rgb = npt.NDArray[np.uint8]
 Quad = npt.NDArray[np.float32]
@@ -116,29 +117,43 @@ class RapidOcr:
         """Read the biggest lines first, and stop once `min_tokens` tokens of confident words are there."""
         lines: list[Line] = []
         left: list[Quad] = []
+        hidden = 0
         for part, side in _looks(rgb):
-            seen = _detect(rgb, part, side, GATE_ENLARGEMENT)
+            seen, unseen = _told_apart(rgb, _detect(rgb, part, side, GATE_ENLARGEMENT))
+            hidden += unseen
             fresh = [quad for quad in seen if not any(_is_same(quad, line) for line in lines)]
             lines = [line for line in lines if not any(_holds(line.quad, quad) for quad in fresh)]
             left = sorted(fresh, key=cv2.contourArea, reverse=True)
             while left and len(lines) < MAX_GATE_LINES:
                 lines.append(_recognise(rgb, left.pop(0)))
                 if evidence_tokens(_plain_words(lines)) >= min_tokens:
-                    return _reading(rgb, lines, left, depth=Depth.GATE)
+                    return replace(_reading(rgb, lines, left, depth=Depth.GATE), hidden=hidden)
             if left:
                 break
-        return replace(_reading(rgb, lines, left, depth=Depth.GATE), unread=_unread(lines) + len(left))
+        unread = _unread(lines) + len(left)
+        return replace(_reading(rgb, lines, left, depth=Depth.GATE), unread=unread, hidden=hidden)
 
     def read(self, rgb: Rgb) -> TextReading:
         """Read every line, up to `MAX_READ_LINES`."""
         quads: list[Quad] = []
+        hidden = 0
         for part in _parts(rgb):
-            seen = _detect(rgb, part, READ_SIDE, READ_ENLARGEMENT)
+            seen, unseen = _told_apart(rgb, _detect(rgb, part, READ_SIDE, READ_ENLARGEMENT))
+            hidden += unseen
             quads += [quad for quad in seen if not any(_holds(known, quad) for known in quads)]
         quads.sort(key=cv2.contourArea, reverse=True)
         lines = [_recognise(rgb, quad) for quad in quads[:MAX_READ_LINES]]
         left = quads[MAX_READ_LINES:]
-        return replace(_reading(rgb, lines, left, depth=Depth.READ), unread=_unread(lines) + len(left))
+        unread = _unread(lines) + len(left)
+        return replace(_reading(rgb, lines, left, depth=Depth.READ), unread=unread, hidden=hidden)
+
+
+def _told_apart(rgb: Rgb, quads: Iterable[Quad]) -> tuple[list[Quad], int]:
+    """The boxes whose print a person would see, and the number of the others, which nobody reads."""
+    least = least_contrast(rgb)
+    boxes = list(quads)
+    seen = [quad for quad in boxes if contrast(rgb, *quad.min(axis=0), *quad.max(axis=0)) >= least]
+    return seen, len(boxes) - len(seen)
 
 
 # onnxruntime's Linux wheels from 1.29 on report each process and model to their maker, and keep an identifier in the

@@ -332,10 +332,13 @@ class _PageReader:
             source=leading.source if leading else Source.TEXT_LAYER,
             rotation=by_ocr[0].rotation if len(by_ocr) == len(readings) == 1 else 0,
             pages=len(self._layers),
+            hidden=sum(reading.hidden for reading in readings),
         )
 
     def _facts(self) -> dict[str, FactValue]:
-        facts: dict[str, FactValue] = {"text.hidden": any(layer.hidden for layer in self._layers.values())}
+        in_layer = any(layer.hidden for layer in self._layers.values())
+        in_picture = any(reading.hidden for reading in self._readings.values())
+        facts: dict[str, FactValue] = {"text.hidden": in_layer or in_picture}
         weighed = [(layer.quality, len(layer.words)) for layer in self._layers.values() if layer.quality is not None]
         if weighed:
             facts["text.quality"] = round(sum(q * words for q, words in weighed) / sum(w for _, w in weighed), 4)

@@ -95,6 +95,8 @@ class TextReading:
     """Degrees 0..359 by which the text stands turned clockwise in the upright picture."""
     pages: int = 1
     """Pages that were looked at."""
+    hidden: int = 0
+    """Places of a picture whose text a person would not see; it was left out."""
 
     @property
     def confident_words(self) -> tuple[Word, ...]:
@@ -149,6 +151,8 @@ def text_facts(reading: TextReading) -> dict[str, FactValue]:
         "text.engine": reading.engine,
         "text.depth": reading.depth.value,
     }
+    if reading.source is Source.OCR:
+        facts["text.hidden"] = reading.hidden > 0
     read_length = sum(len(word.text) for word in reading.words)
     if read_length:
         weighted = sum(word.confidence * len(word.text) for word in reading.words)
