@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PostgreSQL:
-    """A running PostgreSQL without durability: it is thrown away with its folder."""
+    """A running PostgreSQL that is thrown away with its folder."""
 
     port: int
 
@@ -72,8 +72,8 @@ class Redis:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[PostgreSQL]:
-    """A PostgreSQL of its own."""
+def postgresql(*, is_durable: bool = False) -> Iterator[PostgreSQL]:
+    """A PostgreSQL of its own; syncing to the disk only if that is what is to be measured."""
     binaries = _postgresql_binaries()
     with _folder() as folder:
         account = _hand_over(folder)
@@ -83,7 +83,7 @@ def postgresql() -> Iterator[PostgreSQL]:
               "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"], cwd=folder)  # fmt: skip
         options = {
             "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": str(folder),
-            "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
+            **({} if is_durable else {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}),
             "max_connections": "200", "shared_buffers": "64MB",
         }  # fmt: skip
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
