@@ -73,10 +73,13 @@ class Admission:
         return time.monotonic() - self._looked_at < _LOOK_S
 
     def look(self) -> None:
-        """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look."""
-        if not self._lock.acquire(blocking=False):
+        """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look, if any."""
+        is_first = self._looked_at == float("-inf")
+        if not self._lock.acquire(blocking=is_first):
             return
         try:
+            if is_first and self.is_fresh:  # somebody else looked while we waited
+                return
             with self._database.read() as connection:
                 waiting = backlog.waiting_by_tenant(connection)
             self._waiting, self._total = waiting, backlog.total(waiting.values())
