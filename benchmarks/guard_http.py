@@ -4,7 +4,7 @@ The toy is the least that could remember a call: FastAPI, a pydantic body, SHA-2
 as durable as ours (WAL, `synchronous=FULL`). Both servers are uvicorn with one process; the same client asks them in turn,
 on the same schedule, over one kept-alive connection a run. A call is two requests: before it, and after it.
 
-    python benchmarks/guard_http.py [--runs 50] [--seconds 10] [--rounds 3] [--json]
+    python benchmarks/guard_http.py [--runs 50] [--seconds 3] [--slices 10] [--json]
 """
 
 from __future__ import annotations
@@ -139,30 +139,52 @@ def arguments(number: int) -> dict[str, Any]:
     }
 
 
-async def one_run(
-    name: str, port: int, offset_s: float, seconds: int, starts_at: float, times: dict[str, list[float]]
-) -> None:
-    connection = Connection(port)
-    await connection.open()
-    body = {"agent": "benchmark", "external_run_id": name, "tools": [{"name": "look", "effect": "read"}]}
-    run = (await connection.post("/v1/guard/runs", body))[0]["run_id"]
-    for number in range(seconds):
-        await asyncio.sleep(max(0.0, starts_at + offset_s + number - time.perf_counter()))
+class Caller:
+    """One run on one server, which lives as long as the benchmark."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.connection = Connection(port)
+        self.name = name
+        self.calls = 0
+
+    async def open(self) -> None:
+        await self.connection.open()
+        body = {"agent": "benchmark", "external_run_id": self.name, "tools": [{"name": "look", "effect": "read"}]}
+        self.run = (await self.connection.post("/v1/guard/runs", body))[0]["run_id"]
+
+    async def slice(self, starts_at: float, seconds: int, times: dict[str, list[float]]) -> None:
+        """One call a second, each at its time."""
+        for second in range(seconds):
+            await asyncio.sleep(max(0.0, starts_at + second - time.perf_counter()))
+            self.calls += 1
+            await self.call(self.calls, times)
+
+    async def call(self, number: int, times: dict[str, list[float]]) -> None:
+        path = f"/v1/guard/runs/{self.run}"
         call = {"call_id": f"c{number}", "tool": "look", "args": arguments(number), "turn": number}
-        decision, took = await connection.post(f"/v1/guard/runs/{run}/before", call)
+        decision, took = await self.connection.post(f"{path}/before", call)
         times["before"].append(took)
         if not decision["execute"]:
             raise SystemExit(f"an honest call was refused: {decision}")
         told = {"call_id": f"c{number}", "status": "ok", "result": {"text": f"page {number} " * 60}}
-        times["after"].append((await connection.post(f"/v1/guard/runs/{run}/after", told))[1])
-    connection.close()
+        times["after"].append((await self.connection.post(f"{path}/after", told))[1])
 
 
-async def load(port: int, runs: int, seconds: int, label: str) -> dict[str, list[float]]:
-    """The latencies of one round: all runs on their schedule, spread evenly over the second."""
-    times: dict[str, list[float]] = defaultdict(list)
-    starts_at = time.perf_counter() + 1.0
-    await asyncio.gather(*(one_run(f"{label}-{n}", port, n / runs, seconds, starts_at, times) for n in range(runs)))
+async def load(ports: dict[str, int], runs: int, seconds: int, slices: int) -> dict[str, dict[str, list[float]]]:
+    """The latencies of each server. They take turns of a few seconds, so that both meet the same noise of the machine."""
+    callers = {name: [Caller(port, f"run-{n}") for n in range(runs)] for name, port in ports.items()}
+    for some in callers.values():
+        await asyncio.gather(*(caller.open() for caller in some))
+    times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ports}
+    for number in range(slices + 1):
+        for name, some in callers.items():
+            starts_at = time.perf_counter() + 0.1
+            kept = times[name] if number else defaultdict(list)  # the first slice warms up
+            offsets = [starts_at + n / runs for n in range(runs)]
+            await asyncio.gather(*(c.slice(at, seconds, kept) for c, at in zip(some, offsets, strict=True)))
+    for some in callers.values():
+        for caller in some:
+            caller.connection.close()
     return times
 
 
@@ -171,7 +193,7 @@ def quantile(times: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))] * 1000
 
 
-def measure(runs: int, seconds: int, rounds: int) -> dict[str, Any]:
+def measure(runs: int, seconds: int, slices: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "toy.py").write_text(TOY)
         toy = [sys.executable, "-m", "uvicorn", "toy:app", "--app-dir", folder, "--port", "{port}", "--no-access-log"]
@@ -181,16 +203,10 @@ def measure(runs: int, seconds: int, rounds: int) -> dict[str, Any]:
                 [sys.executable, "-m", "gateway", "serve"], {"SLUICEGATE_DATA_DIR": f"{folder}/data"}
             ),
         }
-        times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in servers}
         started = {name: start() for name, start in servers.items()}
         try:
-            for name, server in started.items():
-                asyncio.run(load(server.port, runs, 2, f"warm-{name}"))
-            for number in range(rounds):
-                for name, server in started.items():
-                    found = asyncio.run(load(server.port, runs, seconds, f"round-{number}"))
-                    for phase, some in found.items():
-                        times[name][phase] += some
+            ports = {name: server.port for name, server in started.items()}
+            times = asyncio.run(load(ports, runs, seconds, slices))
         finally:
             for server in started.values():
                 server.stop()
@@ -200,21 +216,21 @@ def measure(runs: int, seconds: int, rounds: int) -> dict[str, Any]:
         for phase, some in [*phases.items(), ("all", [took for some in phases.values() for took in some])]
     }
     ratios = {q: rows["guard all"][f"{q}_ms"] / rows["toy all"][f"{q}_ms"] for q in ("p50", "p99")}
-    return {"runs": runs, "seconds": seconds, "rounds": rounds, "rows": rows, "ratio": ratios, "aim_p99": AIM}
+    return {"runs": runs, "seconds": seconds, "slices": slices, "rows": rows, "ratio": ratios, "aim_p99": AIM}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seconds", type=int, default=10, help="of one round, and calls of one run")
-    parser.add_argument("--rounds", type=int, default=3, help="of each server, in turn")
+    parser.add_argument("--seconds", type=int, default=3, help="of one slice")
+    parser.add_argument("--slices", type=int, default=10, help="of each server, in turn")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(options.runs, options.seconds, options.rounds)
+    found = measure(options.runs, options.seconds, options.slices)
     if options.json:
         print(json.dumps(found))
         return
-    print(f"{options.runs} runs, one call a second each, {options.rounds} rounds of {options.seconds} s")
+    print(f"{options.runs} runs, one call a second each, {options.slices} slices of {options.seconds} s")
     print(f"{'':14} {'p50 ms':>8} {'p99 ms':>8} {'requests':>9}")
     for name, row in found["rows"].items():
         print(f"{name:14} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['requests']:9}")
