@@ -1,6 +1,6 @@
 """How long an agent's run stands still when its worker is killed: from SIGKILL to the next request that its model gets.
 
-    python benchmarks/resume_after_kill.py [--rounds 3]
+    python benchmarks/resume_after_kill.py [--rounds 3] [--json]
 
 A real service (`gateway up`) works with `examples/stubborn_model.py`; the worker is killed while the second request of a run
 is in flight. The supervisor starts another; the sweeper finds the lease once it has run out. So the time is the rest of the
@@ -10,6 +10,7 @@ lease, up to one sweep, and what the new worker needs to start. Measured with th
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -93,11 +94,16 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="How long a run stands still when its worker is killed.")
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {}
     for name, settings in LEASES.items():
-        seconds = sorted(measure(settings) for _ in range(rounds))
-        shown = ", ".join(f"{value:.1f}" for value in seconds)
-        print(f"{name:50} median {statistics.median(seconds):5.1f} s   ({shown})", flush=True)
+        found[name] = sorted(round(measure(settings), 2) for _ in range(options.rounds))
+        if not options.json:
+            shown = ", ".join(f"{value:.1f}" for value in found[name])
+            print(f"{name:50} median {statistics.median(found[name]):5.1f} s   ({shown})", flush=True)
+    if options.json:
+        print(json.dumps({"stood_still_s": found}))
     return 0
 
 

@@ -591,7 +591,7 @@ def empty_table(title: str | None = None) -> Any:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", expand=True, show_lines=True)
-    for name, ratio in (("product", 4), ("verdict", 3), ("route", 2), ("measured, limit", 3)):
+    for name, ratio in (("product", 4), ("verdict and route", 4)):
         table.add_column(name, ratio=ratio, overflow="fold")
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("what the person is told", ratio=9, overflow="fold")
@@ -603,13 +603,17 @@ def add_result(table: Any, result: RowResult) -> None:
     """One more row. Nothing that a service or a file says is taken for markup."""
     from rich.text import Text
 
-    verdict = "\n".join(part for part in (result.verdict or result.outcome.value, result.code) if part)
+    style = _COLOURS.get(result.outcome, "magenta")
+    way = " → ".join(dict.fromkeys(part for part in (result.verdict or result.outcome.value, result.route) if part))
+    verdict = Text("\n").join(
+        Text(part, style=part_style)
+        for part, part_style in ((way, style), (result.code, style), (result.measured_against_limit, "dim"))
+        if part
+    )
     saved = f"{result.saved_tokens:,} tokens\n{result.saved_cost:.4f}" if result.saved_tokens else ""
     table.add_row(
         Text.assemble(result.row.sku, "\n", (str(result.row.item.get("title", "")), "dim")),
-        Text(verdict, style=_COLOURS.get(result.outcome, "magenta")),
-        Text(result.route or "-"),
-        Text(result.measured_against_limit),
+        verdict,
         Text(f"{result.milliseconds:,.0f}"),
         Text(told(result)),
         Text(saved),

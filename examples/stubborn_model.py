@@ -168,11 +168,19 @@ class Endpoint:
         return self.model.counters
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away; whatever else is wrong is still told."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(model: StubbornModel, *, port: int = 0) -> Iterator[Endpoint]:
     """The model at 127.0.0.1 until the context is left; port 0 takes a free one."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(model))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), _handler(model))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
