@@ -113,6 +113,9 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a tool raises is its outcome
             return self._failed(request, pending, exc)
+        except BaseException:
+            pending.answer.cancel()
+            raise
         return self._settled(request, pending, answer)
 
     def _take(self, request: ToolCallRequest) -> Pending:

@@ -133,18 +133,11 @@ def _guarded(ledger: Ledger, tool: Callable[..., Any] | FunctionTool) -> Functio
             text = joined(error_text(outcome), ledger.settle(pending, outcome))
             pending.answer.set_result(text)
             return text
+        except BaseException:
+            pending.answer.cancel()
+            raise
         guidance = ledger.settle(pending, Outcome.ok(value))
         pending.answer.set_result(str(value))
         return value if guidance is None else joined(str(value), guidance)
 
-    return FunctionTool(
-        inner.name,
-        inner.description,
-        inner.params_json_schema,
-        invoke,
-        strict_json_schema=inner.strict_json_schema,
-        is_enabled=inner.is_enabled,
-        tool_input_guardrails=inner.tool_input_guardrails,
-        tool_output_guardrails=inner.tool_output_guardrails,
-        needs_approval=inner.needs_approval,
-    )
+    return replace(inner, on_invoke_tool=invoke)

@@ -107,6 +107,9 @@ class GuardCapability(AbstractCapability[Any]):
             text = joined(error_text(outcome), ledger.settle(pending, outcome))
             pending.answer.set_result(text)
             return text
+        except BaseException:
+            pending.answer.cancel()
+            raise
         returned = value.return_value if isinstance(value, ToolReturn) else value
         guidance = ledger.settle(pending, Outcome.ok(returned))
         pending.answer.set_result(str(returned))

@@ -89,3 +89,25 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path, content: b
 def test_a_missing_file_and_an_unknown_run_are_named(tmp_path: Path) -> None:
     assert "No such file" in _explain(tmp_path / "none.jsonl").stderr
     assert "there is no run 'x'" in _explain(CASES, "--case", "x").stderr
+
+
+def test_a_typo_in_the_policy_is_named_with_its_line(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("mode: shadow\ncountin: strict\n", encoding="utf-8")
+    shown = _explain(CASES, "--policy", policy)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert "policy.yaml:2" in shown.stderr
+    assert "did you mean 'counting'" in shown.stderr
+
+
+def test_a_recorded_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    guard = Guard()
+    call = ToolCall("look\x1b[2J", {"file": "\x1b]0;title\x07"})
+    for _ in range(2):
+        if guard.before(call).execute:
+            guard.after(call, Outcome.ok("\x1b[31mred"))
+    path = tmp_path / "run.jsonl"
+    path.write_text(guard.trace.to_jsonl(), encoding="utf-8")
+    shown = _explain(path)
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout

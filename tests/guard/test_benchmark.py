@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,11 @@ def test_a_folder_of_traces_is_replayed_too(tmp_path: Path) -> None:
     told = _run(tmp_path)
     assert told["runs"] == {"unknown": 1}
     assert {row["loops"] for row in told["rows"]} == {0}
+
+
+def test_the_cost_of_a_call_stays_near_the_yardstick_and_flat() -> None:
+    """Far looser than what is wanted (10 times, and 1.2), so that a busy machine does not matter."""
+    measure = runpy.run_path(str(ROOT / "benchmarks" / "guard_cost.py"))["measure"]
+    short, long = measure(10), measure(10_000)
+    assert short["ratio"] < 20
+    assert long["guard_us"] < 2 * short["guard_us"]
