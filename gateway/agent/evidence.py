@@ -41,9 +41,10 @@ def gather(
 ) -> Brief:
     """The brief for one item. Refused files and those that show the same as another are left out.
 
+    So are files that were never screened: workers were lost over them, and a person chose to go on without.
     `read_pictures` adds the text in pictures and their barcodes.
     """
-    usable = [file for file in files if file.is_worth_reading]
+    usable = [file for file in files if file.is_worth_reading and file.record.screening is not None]
     sources: list[SourceText] = []
     pictures: list[Picture] = []
     for file in usable:
@@ -51,7 +52,7 @@ def gather(
             _texts(services, item, profile, file, read_pictures=read_pictures, read_documents=read_documents)
         )
         if capabilities.images and file.screening.media.kind is MediaKind.IMAGE:
-            pictures.append(_picture(services, item, profile, file, max_side))
+            pictures.extend(_pictures(services, item, profile, file, max_side))
     return Brief(
         language=language_of(item, profile),
         title=item.title,
@@ -97,10 +98,15 @@ def _named(part: str, kind: str, text: str) -> list[SourceText]:
     return [SourceText(part, kind, text)] if text.strip() else []
 
 
-def _picture(services: Services, item: Item, profile: Profile, file: ScreenedFile, max_side: int) -> Picture:
+def _pictures(services: Services, item: Item, profile: Profile, file: ScreenedFile, max_side: int) -> list[Picture]:
+    """The picture for the model; none where it cannot be decoded any more, such as for want of memory."""
     path = services.blobs.path(item.tenant, file.record.sha256)
-    made = reading.picture_for_model(services.pool, path, profile.decode_limits, max_side=max_side)
-    return Picture(file.record.part, "image/jpeg", made.jpeg, made.width, made.height)
+    try:
+        made = reading.picture_for_model(services.pool, path, profile.decode_limits, max_side=max_side)
+    except ProbeError as error:
+        log.warning("item.picture_failed", item_id=item.id, file_id=file.record.id, status=error.status.value)
+        return []
+    return [Picture(file.record.part, "image/jpeg", made.jpeg, made.width, made.height)]
 
 
 def seen_facts(files: Iterable[ScreenedFile]) -> list[tuple[str, dict[str, FactValue]]]:

@@ -18,6 +18,7 @@ from gateway.blobs import FolderBlobs
 from gateway.escalation import allowed_actions
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Lease, Mode, Status
+from gateway.resolution import DECISIONS, Reviewer, apply
 from gateway.settings import Settings
 from gateway.store import escalations as case_store
 from gateway.store import items as item_store
@@ -300,3 +301,24 @@ def test_request_that_kills_every_worker_goes_to_a_person_after_three(services: 
     assert (case.tool, case.packet["usage"]["model_calls"]) == (None, 3)
     assert item.usage.model_calls == 3
     assert [action.value for action in allowed_actions(case)] == ["reroute", "answer_item", "reject_item"]
+
+
+def test_files_that_no_worker_survived_are_left_out_when_a_person_says_text_only(
+    services: Services, model: TalkingModel
+) -> None:
+    title = "deadly file"
+    talk = model.plays(title, writes_its_copy_as_text)
+    run = Run(services, title)
+    while run.item().status is Status.QUEUED:
+        run.work((1, False))
+    assert (run.item().reason, run.item().claims, talk.requests) == ("worker_lost", MAX_LOST_CLAIMS, [])
+    [case] = run.cases()
+    decision = DECISIONS.validate_python({"lease_token": "t", "action": "reroute", "route": "text_only"})
+    reviewer = Reviewer("person:ann")
+    Database.transact(run.database, lambda connection: apply(connection, services.profiles, case, decision, reviewer))
+    assert run.item().lost_claims == 0
+    run.work()
+    item = run.item()
+    assert (item.status, item.route, item.attempt) == (Status.SUCCEEDED, "text_only", 2)
+    assert 'source=\\"p1\\"' not in json.dumps(talk.requests)
+    assert 'source=\\"title\\"' in json.dumps(talk.requests)
