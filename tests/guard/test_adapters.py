@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from guard import Effect, Escalation, Guard, GuardAction, GuardPolicy, Mode
+from guard import Effect, Escalation, Guard, GuardAction, GuardPolicy, Mode, ToolTraits
 from guard.adapters.plain import GuardedTools, ToolFailure, traits
 from guard.decision import Decision
 
@@ -357,3 +357,37 @@ def test_a_resumed_run_goes_on_and_blocks_what_was_done_before(play: Callable[[C
     assert "ot run" in again.answers["1.1"]
     assert "text of p9" in again.answers["2.1"]
     assert again.final == "done"
+
+
+def test_pydantic_ai_keeps_results_that_are_no_text_and_adds_the_guidance_beside_them() -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturn
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    from guard.adapters.pydantic_ai import run_guarded
+
+    def measure(file: str) -> dict[str, int]:
+        """Measure a picture."""
+        return {"width": 640}
+
+    def look_twice(file: str) -> Any:
+        """Look at a picture."""
+        return ToolReturn({"seen": file}, content="as above", metadata={"kept": True})
+
+    asked = [ToolCallPart("measure", {"file": "p1"}), ToolCallPart("look_twice", {"file": "p1"})]
+    scripted = [[asked[0]], [asked[0]], [asked[1]], [asked[1]]]
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        return ModelResponse([*scripted[number]] if number < len(scripted) else [TextPart("done")])
+
+    tools = {name: ToolTraits(Effect.READ_ONLY) for name in ("measure", "look_twice")}
+    agent = Agent(FunctionModel(respond), tools=[measure, look_twice])
+    run = asyncio.run(run_guarded(agent, "Write.", Guard(tools=tools)))
+    returned = [part for message in run.messages for part in message.parts if part.part_kind == "tool-return"]
+    assert [part.content for part in returned] == [{"width": 640}, {"width": 640}, {"seen": "p1"}, {"seen": "p1"}]
+    assert returned[3].metadata == {"kept": True}
+    said = [part.content for message in run.messages for part in message.parts if part.part_kind == "user-prompt"]
+    assert str(said).count("[guard]") == 2
+    assert str(said).count("as above") == 2
+    assert run.result.output == "done"
