@@ -72,7 +72,7 @@ def _turn_of_call(visit: Visit, named: str | int | None, signature: str) -> tupl
     if twin is not None and is_bound:
         is_of_latest = _is_same(twin.turn, progress.turn)
         if not is_of_latest or (named is not None and not _is_same(named, twin.turn)):
-            raise still_running(twin)
+            raise still_running(twin, expires_ms=twin.at_ms + IDENTICAL_OPEN_MS)
         return twin.turn if twin.turn is not None else f"#{visit.next_seq}", progress.is_own_turn
     if named is not None:
         return named, False

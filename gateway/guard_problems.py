@@ -40,11 +40,12 @@ def reused(call_id: str, what: str) -> RunProblem:
     )
 
 
-def still_running(twin: OpenCall) -> RunProblem:
+def still_running(twin: OpenCall, *, expires_ms: int) -> RunProblem:
     """Two identical calls never run side by side."""
     return RunProblem(
         "already_claimed",
         f"An identical call ({twin.call_id[:60]!r}) of another message is still running. Report its outcome, then ask again.",
         retry_after_s=1,
         holder=twin.call_id,
+        expires_ms=expires_ms,
     )

@@ -18,6 +18,7 @@ from gateway.api.gate import principal_of, too_large
 from gateway.api.guard_render import opened_json, run_json
 from gateway.api.idempotency import parse_key
 from gateway.api.problems import ApiProblem, FieldError, invalid
+from gateway.api.render import timestamp
 from gateway.guard_problems import RunProblem
 from gateway.guard_requests import (
     BatchRequest,
@@ -136,8 +137,10 @@ def _answered(answer: Answer) -> Response:
 
 
 def _api_problem(problem: RunProblem) -> ApiProblem:
-    extra = dict(problem.extra)
+    extra: dict[str, Any] = dict(problem.extra)
     pointer = extra.pop("pointer", None)
+    if "expires_ms" in extra:
+        extra["expires_at"] = timestamp(extra.pop("expires_ms"))
     errors = () if pointer is None else (FieldError(str(pointer), "value", problem.public),)
     return ApiProblem(problem.code, problem.public, errors=errors, extra=extra, retry_after_s=problem.retry_after_s)
 

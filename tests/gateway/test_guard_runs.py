@@ -287,6 +287,7 @@ def test_an_identical_call_waits_only_for_the_outcome(caller: httpx.Client, name
     assert run.before(look(1, turn=1))["execute"]
     early = run.post("before", {"call_id": "c2", "tool": "look", "args": {"at": "p1"}, "turn": 2})
     assert (early.status_code, early.json()["retryable"], early.json()["holder"]) == (409, True, "c1")
+    assert early.json()["expires_at"] > "2026"
     run.after("c1", SAME)
     assert run.before(look(2, turn=2))["execute"]
     assert run.after("c2", SAME)["action"] == "warn"
