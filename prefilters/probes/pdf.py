@@ -146,6 +146,7 @@ def _opened(path: Path | str) -> Iterator[tuple[Any, bool]]:
 
 def _open_in_pdfium(source: Path | bytes) -> Any | None:
     """The document, or None where none of its first pages can be opened. Raises `ProbeError`: `encrypted`."""
+    _forget_last_error()
     try:
         pdf = pypdfium2.PdfDocument(source, password="")
     except pypdfium2.PdfiumError as exc:
@@ -156,6 +157,11 @@ def _open_in_pdfium(source: Path | bytes) -> Any | None:
         return pdf
     pdf.close()
     return None
+
+
+def _forget_last_error() -> None:
+    """A document without a page sets no error, so that of an earlier file, locked perhaps, would be told for it."""
+    pdfium.FPDF_LoadMemDocument64(b"-", 1, None)  # no document: leaves "wrong format" behind
 
 
 def _mended(path: Path | str) -> bytes:

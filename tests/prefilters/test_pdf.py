@@ -122,6 +122,16 @@ def test_what_no_reader_opens_says_why(data, status, saved):
         assert caught.value.status is status
 
 
+def test_a_document_is_not_told_the_error_of_the_one_before(saved):
+    for data, status in (
+        (made.pdf_user_password(), DecodeStatus.ENCRYPTED),
+        (made.pdf_zero_pages(), DecodeStatus.CORRUPT),
+    ):
+        with pytest.raises(ProbeError) as caught:
+            pdf.document(saved(data), LIMITS)
+        assert caught.value.status is status
+
+
 def test_permission_bits_alone_lock_nobody_out(saved):
     path = saved(made.pdf_owner_password())
     facts = pdf.document(path, LIMITS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefilters import Bulkhead, DecoderPool, PoolClosed, ProbeError
+from prefilters import Bulkhead, DecoderPool, PoolClosed, ProbeError, Stage, load_rules, screen
 from prefilters.errors import DecodeStatus
 from prefilters.limits import DecodeLimits
 from prefilters.pool import DecoderFault
+from tests import media
 
 LIMITS = DecodeLimits(decode_wall_s=10.0, decode_memory_bytes=256 * 1024 * 1024)
 
@@ -343,3 +345,33 @@ def _running(command: str) -> set[str]:
         except OSError:
             continue
     return found
+
+
+def test_jam_in_ocr_never_delays_a_refusal_by_header(pool: DecoderPool, tmp_path: Path) -> None:
+    rules = load_rules()
+    photo = tmp_path / "small.jpg"
+    photo.write_bytes(media.thumbnail())
+
+    def refused() -> float:
+        started = time.perf_counter()
+        found = screen(photo, rules=rules, pool=pool, limits=LIMITS)
+        assert (found.verdict.code, found.measured) == ("low_resolution", Stage.HEADER)
+        return time.perf_counter() - started
+
+    refused()
+    with ThreadPoolExecutor(3) as threads:
+        jams = [threads.submit(pool.run, time.sleep, 1.0, bulkhead=Bulkhead.OCR) for _ in range(3)]
+        spent = [refused() for _ in range(50)]
+        assert not jams[-1].done()
+        for jam in jams:
+            jam.result()
+    assert min(spent) < 0.005
+    assert max(spent) < 0.5
+
+
+def test_more_workers_take_more_tasks_at_once() -> None:
+    with DecoderPool(workers=4, limits=LIMITS) as wide, ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: wide.run(time.sleep, 0.2), range(4)))  # starts them
+        started = time.monotonic()
+        list(threads.map(lambda _: wide.run(time.sleep, 1.0), range(4)))
+        assert time.monotonic() - started < 3.0
