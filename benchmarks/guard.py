@@ -23,13 +23,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from guard import Counting, Guard, GuardAction, GuardPolicy, Trace
+from guard import Counting, Effect, Guard, GuardAction, GuardPolicy, Trace
 from guard.call import canonical_args
 from guard.casefile import Case, RecordedCall, case_of, read_runs
 
@@ -155,9 +155,12 @@ def langchain_limit(limit: int) -> Callable[[list[Seen], str], GuardAction]:
 
 
 STRICT = GuardPolicy(counting=Counting.STRICT)
+ALL_READ = GuardPolicy(undeclared_effect=Effect.READ_ONLY)
 CONTESTANTS: dict[str, Callable[[Case], Contestant]] = {
     "ours (default)": lambda case: Ours(case, GuardPolicy()),
     "ours (`counting: strict`)": lambda case: Ours(case, STRICT),
+    "ours, no trait declared": lambda case: Ours(replace(case, tools={}), GuardPolicy()),
+    "ours, no trait declared (`undeclared_effect: read`)": lambda case: Ours(replace(case, tools={}), ALL_READ),
     "no guard": lambda case: Theirs(no_guard),
     "LangChain ToolCallLimit, 20 calls": lambda case: Theirs(langchain_limit(20)),
     "LangChain ToolCallLimit, 10 calls": lambda case: Theirs(langchain_limit(10)),
