@@ -341,6 +341,33 @@ def test_second_halt_after_a_fallback_goes_to_a_person_and_a_resume_opens_the_to
     assert talk.pictures == 1
 
 
+def test_resume_after_a_fallback_keeps_closed_what_it_names(
+    desk: Desk, model: TalkingModel, name: str, sheet: bytes
+) -> None:
+    talk = model.plays(name, always(LOOKUP))
+    item = desk.written(name, sheet)
+    assert item["status"] == "awaiting_human"
+    assert "lookup_attributes" not in talk.offered
+    talk.behave = always(saves())
+    desk.decided(item["escalation"], "resume", guidance=SENTENCE, ban_tools=["lookup_attributes", "read_pdf"])
+    assert desk.settled(item["id"])["status"] == "succeeded"
+    assert not {"lookup_attributes", "read_pdf"} & set(talk.offered)
+    assert "ocr_extract" in talk.offered
+
+
+def test_second_attempt_of_the_agent_starts_afresh_with_advice_and_without_what_is_banned(
+    desk: Desk, model: TalkingModel, name: str, halted: dict[str, str]
+) -> None:
+    talk = model.plays(name, always(saves()))
+    desk.decided(halted["case"], "reroute", route="agent", guidance=SENTENCE, ban_tools=["ocr_extract"])
+    item = desk.settled(halted["item"])
+    assert (item["status"], item["route"], item["attempt"]) == ("succeeded", "agent", 2)
+    assert talk.was_told(SENTENCE)
+    assert talk.calls_before == []
+    assert "ocr_extract" not in talk.offered
+    assert item["usage"]["model_calls"] == 5 + 1
+
+
 def test_policy_human_asks_at_the_first_loop(desk: Desk, model: TalkingModel, name: str, sheet: bytes) -> None:
     model.plays(name, always(LOOKUP))
     item = desk.written(name, sheet, profile="loop-human")
