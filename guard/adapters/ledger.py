@@ -10,17 +10,20 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from guard.call import ToolCall
 from guard.decision import Decision
 from guard.escalation import Escalation
-from guard.finding import ReasonCode
+from guard.finding import Detector, Finding, ReasonCode
 from guard.guard import Guard
+from guard.guidance import Said, question
+from guard.ladder import GuardAction
 from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, ToolTraits
 from guard.results import Outcome
 
 Clock = Callable[[], float]
+_NEVER_RUN: Final = frozenset({INVALID_ARGUMENTS, UNKNOWN_TOOL})
 
 
 class RunHalted(Exception):
@@ -125,23 +128,33 @@ class Ledger:
         return self.settle(pending, Outcome.failed(code, message))
 
     def escalation(self, problem: str) -> Escalation | None:
-        """A question for a person where the framework gave up on the model's calls before the guard did."""
+        """A question for a person where the framework gave up on the model's calls before the guard did.
+
+        None when no call was turned down, so that something else is wrong.
+        """
         for pending in self.left_over():
             self.settle_unrun(pending, problem, is_known_tool=pending.call.tool in self.guard.tools)
         if self._end is not None and self._end.escalation is not None:
             return self._end.escalation
-        last = next((step for step in reversed(list(self.guard.trace.steps()))), None)
-        if last is None:
+        steps = list(self.guard.trace.steps())
+        failed = [step for step in steps if step.outcome is not None and step.outcome.code in _NEVER_RUN]
+        if not failed or failed[-1].outcome is None:
             return None
+        last, code = failed[-1], failed[-1].outcome.code or INVALID_ARGUMENTS
+        evidence = tuple(step.number for step in failed if step.outcome is not None and step.outcome.code == code)
         view, spent = last.call.view, self.guard.spent
+        finding = Finding(
+            Detector.ERROR_CODES, ReasonCode.REPEATED_ERROR, len(evidence), GuardAction.HALT, evidence, code
+        )
+        said = Said(view.tool[:128], len(evidence), evidence[0], problem, code)
         return Escalation(
-            question=f"{view.tool} could not be called: {problem}",
+            question=question(finding, said, self.guard.policy.language),
             tool=view.tool,
             reason=ReasonCode.REPEATED_ERROR,
             args=last.call.args,
             first_answer=problem,
-            attempts=1,
-            evidence=(view.step,),
+            attempts=len(evidence),
+            evidence=evidence,
             resume_point=view.step,
             steps=view.step,
             tokens=spent.tokens,

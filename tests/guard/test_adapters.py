@@ -329,6 +329,9 @@ def test_every_framework_climbs_the_same_ladder(play: Callable[[Case, Guard], Pl
         assert played.decision.escalates is case.escalates
     assert (played.final is None) is case.is_halted
     assert (played.escalation is not None) >= case.escalates
+    if case.escalates and played.escalation is not None:
+        assert played.escalation.evidence
+        assert played.escalation.question.endswith("?")
     for call, text in case.marks.items():
         assert text in played.answers[call]
     if case.is_halted and not case.may_end_sooner:
