@@ -136,7 +136,7 @@ def test_prepared_item_hands_out_a_payload_in_both_formats(client: httpx.Client,
 def test_rejected_item_has_no_payload(client: httpx.Client, name: str) -> None:
     item = outcome(client, submit(client, {"title": name}, {"p1": ("p.jpg", media.thumbnail(), "image/jpeg")}))
     answer = client.get(f"/v1/items/{item['id']}/llm-payload")
-    assert (answer.status_code, answer.json()["code"], answer.json()["status"]) == (
+    assert (answer.status_code, answer.json()["code"], answer.json()["item_status"]) == (
         409,
         "item_state_conflict",
         "rejected",
