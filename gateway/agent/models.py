@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import httpx2
@@ -103,7 +105,7 @@ class OpenAiCompatibleModel:
 
     async def _respond(self, messages: list[ModelMessage], tools: list[ToolDefinition]) -> ModelResponse:
         async with (
-            httpx2.AsyncClient(timeout=self._endpoint.timeout_s, transport=_BoundedTransport()) as http,
+            httpx2.AsyncClient(timeout=self._endpoint.timeout_s, transport=_BoundedTransport(verify=_tls())) as http,
             AsyncOpenAI(
                 base_url=self._endpoint.url,
                 api_key=self._endpoint.api_key,
@@ -124,6 +126,12 @@ class OpenAiCompatibleModel:
             return await with_retries(
                 once, attempts=self._endpoint.attempts, deadline=time.monotonic() + self._deadline_s
             )
+
+
+@lru_cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading all certificates costs more than a request."""
+    return httpx2.create_ssl_context()
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
