@@ -208,7 +208,7 @@ def test_finished_item_cannot_be_cancelled(client: httpx.Client, name: str, cont
     item = settled(client, submit(client, {"title": name}, content)["id"])
     answer = client.post(f"/v1/items/{item['id']}/cancel")
     assert (answer.status_code, answer.json()["code"]) == (409, "item_state_conflict")
-    assert answer.json()["status"] == item["status"]
+    assert answer.json()["item_status"] == item["status"]
     assert client.get(f"/v1/items/{item['id']}").json()["version"] == item["version"]
 
 
