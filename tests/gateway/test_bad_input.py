@@ -279,8 +279,9 @@ def test_depth_of_json_is_counted_exactly(client: httpx.Client, depth: int) -> N
     assert ("nested too deeply" in answer.json()["detail"]) == (depth > 32)
 
 
-def test_problem_of_a_broken_file_says_who_acts(client: httpx.Client) -> None:
-    answer = client.post(
+def test_problem_of_a_broken_file_says_who_acts(api: Service) -> None:
+    another = bearer(store_key(api, "unlucky"))  # what is refused for its content is kept, as an item
+    answer = api.client(headers=another).post(
         "/v1/items",
         content=multipart(item(title="x"), (FILE, media.truncated())),
         headers={**FORM, "Prefer": "handling=strict"},
