@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import IO, Protocol
 
 _HEAD_BYTES = 4096
+_HELD_BYTES = 1024 * 1024
+"""Of one upload in memory before it goes to its file."""
 _LOCKED_WITHIN_S = 1.0
 """More than lies between the making of an upload's file and its lock."""
 
@@ -60,9 +62,10 @@ class StoredBlob:
 class BlobWriter:
     """Takes one upload piece by piece and hashes it on the way.
 
-    `finish` makes it durable under its temporary name, `Blobs.keep` gives it its place; leaving the context
-    without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs. The file stays
-    open and locked until then, so that another process can tell it from one whose writer was killed.
+    Up to `_HELD_BYTES` are held in memory before they are written, so that whoever receives a small upload in an event loop
+    does not wait for the disk there. `finish` makes it durable under its temporary name, `Blobs.keep` gives it its place;
+    leaving the context without either removes it. `head` holds the first 4 KiB, which is all that naming the format needs.
+    The file stays open and locked until then, so that another process can tell it from one whose writer was killed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,22 +73,25 @@ class BlobWriter:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file: IO[bytes] | None = os.fdopen(descriptor, "wb", buffering=0)
-        self._finished = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._is_over = False
         self._digest = hashlib.sha256()
         self.head = b""
         self.bytes = 0
 
     def write(self, chunk: bytes) -> None:
         """Append a piece. Raises `OSError` when the disk is full."""
-        if self._file is None or self._finished:
+        if self._is_over:
             raise ValueError("this upload is already finished")
         if len(self.head) < _HEAD_BYTES:
             self.head += chunk[: _HEAD_BYTES - len(self.head)]
         self._digest.update(chunk)
         self.bytes += len(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
+        self._held.append(chunk)
+        self._held_bytes += len(chunk)
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
 
     @property
     def sha256(self) -> str:
@@ -93,18 +99,30 @@ class BlobWriter:
         return self._digest.hexdigest()
 
     def finish(self) -> StoredBlob:
-        """Put the bytes on the disk for good (fsync); blocks for as long as the disk takes."""
-        if self._file is not None and not self._finished:
-            os.fsync(self._file.fileno())
-            self._finished = True
+        """Put the bytes on the disk for good (fsync); blocks for as long as the disk takes. Raises `OSError`."""
+        if not self._is_over:
+            self._is_over = True
+            os.fsync(self._flush().fileno())
         return StoredBlob(sha256=self.sha256, bytes=self.bytes, path=self.path)
+
+    def _flush(self) -> IO[bytes]:
+        """Write what is held."""
+        if self._file is None:
+            raise ValueError("this upload is already discarded")
+        held, self._held, self._held_bytes = self._held, [], 0
+        view = memoryview(held[0] if len(held) == 1 else b"".join(held))
+        while view:
+            view = view[self._file.write(view) :]
+        return self._file
 
     def discard(self) -> None:
         """Forget the upload; harmless after it was kept."""
+        self._is_over = True
+        self._held = []
         if self._file is not None:
             self._file.close()
             self._file = None
-        self.path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> BlobWriter:
         return self
@@ -135,9 +153,9 @@ class Blobs(Protocol):
 
 
 class FolderBlobs:
-    """Blobs in a local folder: `<root>/by-tenant/<tenant>/<first hex digit>/<sha256>`.
+    """Blobs in a local folder: `<root>/by-tenant/<tenant>/<sha256>`.
 
-    Sixteen folders a tenant: few enough that uploads at the same time share one sync of a folder.
+    One folder a tenant, so that uploads at the same time share one sync of it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -184,6 +202,7 @@ class FolderBlobs:
         try:
             with self.writer() as probe:
                 probe.write(b"probe")
+                probe.finish()
         except OSError:
             return False
         return True
