@@ -16,7 +16,7 @@ from gateway.store.tables import items as items_table
 from tests import media
 from tests.contracts.ground import SOON_S, Ground, add
 from tests.contracts.queue import ways
-from tests.gateway.running import Service, running, start, until
+from tests.gateway.running import Service, freeze_between_writes, running, start, until
 
 PHOTO = media.label_photo()
 
@@ -44,7 +44,7 @@ def test_frozen_worker_that_wakes_up_writes_nothing_over_its_successor(ground: G
         (item_id,) = add(ground, 1, PHOTO)
         frozen = until(lambda: holder_of(ground, item_id), within_s=SOON_S, every_s=0.005)
         assert frozen == first.process.pid
-        os.kill(frozen, signal.SIGSTOP)
+        freeze_between_writes(frozen, ground.database)
         try:
             with running("worker", ground.folder, **ground.shared):
                 until(lambda: status_of(ground, item_id) is Status.SUCCEEDED, within_s=SOON_S)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import sqlalchemy as sa
+
+from gateway.store.engine import Database
 
 T = TypeVar("T")
 
@@ -231,3 +235,34 @@ def _command_line(pid: int) -> list[str]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     return []
+
+
+def freeze_between_writes(pid: int, database: Database) -> None:
+    """Stop a process where it holds no lock of the database: frozen in the middle of a write it would stop all others."""
+
+    def is_frozen_well() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", within_s=5)
+        if _nobody_writes(database):
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    until(is_frozen_well)
+
+
+def _nobody_writes(database: Database) -> bool:
+    if not database.is_sqlite:
+        try:
+            with database.engine.begin() as connection:
+                connection.exec_driver_sql("SELECT id FROM items FOR UPDATE NOWAIT")
+        except sa.exc.OperationalError:
+            return False
+        return True
+    with contextlib.closing(sqlite3.connect(str(database.engine.url.database), timeout=0.3)) as raw:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        raw.rollback()
+        return True

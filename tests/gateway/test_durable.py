@@ -24,7 +24,7 @@ from gateway.store.engine import Database
 from tests import media
 from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
 from tests.gateway.raw_http import head, multipart
-from tests.gateway.running import Service, running, settled, start, until
+from tests.gateway.running import Service, freeze_between_writes, running, settled, start, until
 
 BOUNDARY = "b0undary"
 QUICK = {
@@ -125,7 +125,7 @@ def test_worker_that_was_frozen_writes_nothing_over_its_successor(
     reaches(client, item_id, "running")
     until(lambda: stub.requests)
     (frozen,) = service.children("worker")
-    os.kill(frozen, signal.SIGSTOP)
+    freeze_between_writes(frozen, Database(f"sqlite:///{service.data_dir / 'sluicegate.db'}"))
     try:
         with running("worker", service.data_dir, model_url=stub.url, **QUICK):
             item = settled(client, item_id)
