@@ -83,7 +83,7 @@ class Signals:
         try:
             self._socket.sendto(item_id.encode("ascii"), str(path))
         except (BlockingIOError, FileNotFoundError):
-            pass  # its buffer is full, so it is awake already; or it has just left
+            return  # its buffer is full, so it is awake already; or it has just left
         except OSError:
             path.unlink(missing_ok=True)  # nobody listens any more: left by a killed process
 
