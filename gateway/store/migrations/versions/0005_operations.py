@@ -1,0 +1,16 @@
+"""budgets, switches, retention: what an operator sets"""
+
+from __future__ import annotations
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Make it."""
+
+
+def downgrade() -> None:
+    """Take it back."""

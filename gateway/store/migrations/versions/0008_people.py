@@ -1,0 +1,16 @@
+"""people, sessions, and the life of API keys"""
+
+from __future__ import annotations
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Make it."""
+
+
+def downgrade() -> None:
+    """Take it back."""
