@@ -17,6 +17,7 @@ from prefilters.transcript import MAX_TRANSCRIPT_CHARS, TranscriptionFailed
 from tests import media
 from tests.gateway.running import Service, command, running, settled
 from tests.gateway.transcriber_stub import SPOKEN, TranscriberStub, said, transcriber_server
+from tests.prefilters.whisper_model import write_model
 
 NOTE = media.speech("This is a linen bath towel, stone washed.")
 
@@ -205,6 +206,21 @@ def test_folder_without_a_model_is_refused_at_the_start(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "faster-whisper" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_note_is_written_down_by_the_model_in_the_folder_and_becomes_copy_that_names_it(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "whisper-small", "linen bath towel, stone washed, 70 by 140 centimetres")
+    with running("up", tmp_path / "data", transcribe_folder=model) as service, service.client() as client:
+        item = submitted(client, "Towel", NOTE)
+        checks = client.get("/readyz").json()["checks"]
+    (file,) = item["files"]
+    assert (item["status"], item["route"], file["notes"]) == ("succeeded", "agent", [])
+    assert (file["facts"]["text.source"], file["facts"]["text.engine"]) == (
+        "transcript",
+        "faster-whisper:whisper-small",
+    )
+    assert any("stone washed" in claim["claim"] for claim in item["result"]["grounded_in"] if claim["source"] == "p1")
+    assert "faster-whisper:whisper-small" in json.dumps(checks)
 
 
 def test_two_transcribers_are_one_too_many(tmp_path: Path) -> None:

@@ -1,101 +1,90 @@
-"""A model in a folder, reached by faster-whisper's own interface: here by a package that keeps its signature."""
+"""A model in a folder, run by the real faster-whisper; only what it has learnt is made up."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from prefilters import DecodeLimits, DecoderPool, RuleSet, screen
+from prefilters import DecodeLimits, DecoderPool, RuleSet, Screening, screen
 from prefilters.probes.text import Source
 from prefilters.transcript import FolderTranscriber, TranscriberInvalid
 from tests import media
+from tests.prefilters.whisper_model import write_model
 
 LIMITS = DecodeLimits()
-_PACKAGE = '''
-from dataclasses import dataclass
-from pathlib import Path
-
-@dataclass
-class Segment:
-    text: str
-    no_speech_prob: float
-
-class WhisperModel:
-    """Takes what faster-whisper 1.2 takes, and nothing else."""
-
-    def __init__(self, model_size_or_path, device="auto", device_index=0, compute_type="default", cpu_threads=0,
-                 num_workers=1, download_root=None, local_files_only=False):
-        assert Path(model_size_or_path, "model.bin").is_file() and local_files_only and device == "cpu"
-
-    def transcribe(self, audio, language=None, task="transcribe", beam_size=5, vad_filter=False):
-        assert audio.dtype == "float32" and audio.ndim == 1 and abs(audio).max() <= 1.0
-        seconds = len(audio) / 16_000
-        said = [Segment(f" Linen towel, {seconds:.1f} seconds.", 0.01), Segment(" Thank you for watching!", 0.97)]
-        return iter(said), None
-'''
+SPOKEN = media.speech("This is a linen bath towel, stone washed.")
+SENTENCE = "linen bath towel, stone washed, 70 by 140 centimetres"
 
 
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "whisper-small"
-    folder.mkdir()
-    for name in ("model.bin", "config.json", "tokenizer.json"):
-        (folder / name).write_bytes(b"{}")
-    return folder
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "faster_whisper.py").write_text(_PACKAGE)
-    monkeypatch.syspath_prepend(str(folder))
-    yield
-    sys.modules.pop("faster_whisper", None)
-
-
-@pytest.mark.usefixtures("package")
-def test_recording_is_written_down_by_the_model_in_the_folder(
-    model_folder: Path, tmp_path: Path, shipped_rules: RuleSet
-) -> None:
-    note = tmp_path / "note"
-    note.write_bytes(media.speech("This is a linen bath towel, stone washed."))
-    rules = shipped_rules.with_parameters({"has_transcriber": True})
+@pytest.fixture(scope="module")
+def speech_pool() -> Iterator[DecoderPool]:
     with DecoderPool(workers=1, limits=LIMITS) as pool:
-        transcriber = FolderTranscriber(pool, model_folder)
-        found = screen(note, rules=rules, pool=pool, limits=LIMITS, transcriber=transcriber)
+        yield pool
+
+
+def heard(recording: bytes, model: Path, tmp_path: Path, rules: RuleSet, pool: DecoderPool) -> Screening:
+    note = tmp_path / "note"
+    note.write_bytes(recording)
+    return screen(
+        note,
+        rules=rules.with_parameters({"has_transcriber": True}),
+        pool=pool,
+        limits=LIMITS,
+        transcriber=FolderTranscriber(pool, model),
+    )
+
+
+def test_recording_is_written_down_by_the_model_in_the_folder(
+    tmp_path: Path, shipped_rules: RuleSet, speech_pool: DecoderPool
+) -> None:
+    model = write_model(tmp_path / "whisper-small", SENTENCE)
+    found = heard(SPOKEN, model, tmp_path, shipped_rules, speech_pool)
     assert (found.verdict.kind.value, found.verdict.notes) == ("accept", ())
     assert found.reading is not None
     assert found.reading.source is Source.TRANSCRIPT
-    assert found.reading.confident_text.startswith("Linen towel,")
-    assert "watching" not in found.reading.confident_text
+    assert found.reading.confident_text == SENTENCE
     assert found.facts["text.engine"] == "faster-whisper:whisper-small"
 
 
-@pytest.mark.usefixtures("package")
+def test_speech_with_hardly_a_word_in_it_routes_as_a_picture_with_hardly_a_word_does(
+    tmp_path: Path, shipped_rules: RuleSet, speech_pool: DecoderPool
+) -> None:
+    found = heard(SPOKEN, write_model(tmp_path / "curt", "towel"), tmp_path, shipped_rules, speech_pool)
+    assert (found.verdict.kind.value, found.verdict.code) == ("text_only", "sparse_text")
+
+
+def test_what_the_model_itself_takes_for_no_speech_is_not_text(
+    tmp_path: Path, shipped_rules: RuleSet, speech_pool: DecoderPool
+) -> None:
+    model = write_model(tmp_path / "doubting", "Thank you for watching!", hears_speech=False)
+    found = heard(SPOKEN, model, tmp_path, shipped_rules, speech_pool)
+    assert found.reading is not None
+    assert found.reading.confident_text == ""
+    assert (found.verdict.kind.value, found.verdict.code) == ("text_only", "sparse_text")
+
+
 @pytest.mark.parametrize("missing", ["model.bin", "config.json", "tokenizer.json"])
-def test_folder_that_lacks_a_file_is_refused_by_name(
-    missing: str, model_folder: Path, shared_pool: DecoderPool
-) -> None:
-    (model_folder / missing).unlink()
+def test_folder_that_lacks_a_file_is_refused_by_name(missing: str, tmp_path: Path, speech_pool: DecoderPool) -> None:
+    model = write_model(tmp_path / "whisper-small", SENTENCE)
+    (model / missing).unlink()
     with pytest.raises(TranscriberInvalid, match=missing):
-        FolderTranscriber(shared_pool, model_folder)
+        FolderTranscriber(speech_pool, model)
 
 
-@pytest.mark.usefixtures("package")
-def test_recording_that_cannot_be_decoded_is_no_fault_of_the_model(
-    model_folder: Path, tmp_path: Path, shipped_rules: RuleSet, shared_pool: DecoderPool
+def test_recording_without_a_sound_is_refused_before_the_model_hears_it(
+    tmp_path: Path, shipped_rules: RuleSet, speech_pool: DecoderPool
 ) -> None:
-    silent = tmp_path / "silent"
-    silent.write_bytes(media.wav(media.silence()))
-    found = screen(
-        silent,
-        rules=shipped_rules.with_parameters({"has_transcriber": True}),
-        pool=shared_pool,
-        limits=LIMITS,
-        transcriber=FolderTranscriber(shared_pool, model_folder),
-    )
+    model = write_model(tmp_path / "whisper-small", SENTENCE)
+    found = heard(media.wav(media.silence()), model, tmp_path, shipped_rules, speech_pool)
     assert (found.verdict.code, "audio.transcribed" in found.facts) == ("silent", False)
+
+
+def test_model_that_cannot_be_loaded_is_no_fault_of_the_recording(
+    tmp_path: Path, shipped_rules: RuleSet, speech_pool: DecoderPool
+) -> None:
+    model = write_model(tmp_path / "damaged", SENTENCE)
+    (model / "model.bin").write_bytes(b"no model")
+    found = heard(SPOKEN, model, tmp_path, shipped_rules, speech_pool)
+    assert (found.verdict.kind.value, found.facts["audio.transcribed"]) == ("accept", False)
