@@ -161,6 +161,68 @@ api_keys = sa.Table(
     sa.Column("created_ms", _Ms, nullable=False),
     sa.Column("last_used_ms", _Ms),
     sa.Column("revoked_ms", _Ms),
+    sa.Column("expires_ms", _Ms),
+    sa.Column("previous_hash", sa.String(64)),
+    sa.Column("previous_until_ms", _Ms),
+    sa.Index("ix_api_keys_previous_hash", "previous_hash"),
+)
+
+people = sa.Table(
+    "people",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("login", sa.String(128), nullable=False, unique=True),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("password_hash", sa.String(255), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Column("last_login_ms", _Ms),
+    sa.Column("disabled_ms", _Ms),
+    sa.Index("ix_people_tenant", "tenant", "created_ms", "id"),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("token_hash", sa.String(64), primary_key=True),
+    sa.Column("person_id", _Id, sa.ForeignKey("people.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("seen_ms", _Ms, nullable=False),
+    sa.Column("expires_ms", _Ms, nullable=False),
+    sa.Column("ended_ms", _Ms),
+    sa.Column("ended_reason", sa.String(24)),
+    sa.Index("ix_sessions_person", "person_id"),
+    sa.Index("ix_sessions_expires", "expires_ms"),
+)
+
+login_attempts = sa.Table(
+    "login_attempts",
+    metadata,
+    sa.Column("key", sa.String(80), primary_key=True),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("since_ms", _Ms, nullable=False),
+)
+
+stream_tokens = sa.Table(
+    "stream_tokens",
+    metadata,
+    sa.Column("token_hash", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("actor", sa.String(80), nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("credential", sa.String(80)),
+    sa.Column("expires_ms", _Ms, nullable=False),
+    sa.Index("ix_stream_tokens_expires", "expires_ms"),
+)
+
+service_secrets = sa.Table(
+    "service_secrets",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("value", sa.String(128), nullable=False),
 )
 
 steps = sa.Table(
@@ -207,9 +269,79 @@ escalations = sa.Table(
     sa.Column("updated_ms", _Ms, nullable=False),
     sa.Column("due_ms", _Ms, nullable=False),
     sa.Column("expires_ms", _Ms, nullable=False),
+    sa.Column("group_id", _Id),
+    sa.Column("fingerprint", sa.String(64)),
+    sa.Column("on_expire", sa.String(24)),
+    sa.Column("profile_priority", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("burnt_percent", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("warned_percent", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("claimed_ms", _Ms),
+    sa.Column("decided_by", sa.String(120)),
+    sa.Column("decided_action", sa.String(24)),
+    sa.Column("decided_ms", _Ms),
+    sa.Column("apply_ms", _Ms),
+    sa.Column("apply_problem", sa.JSON),
+    sa.Column("reopen_count", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reopens", _Id),
     sa.Index("ix_escalations_tenant_due", "tenant", "status", "due_ms", "id"),
     sa.Index("ix_escalations_item", "item_id", "created_ms"),
     sa.Index("ix_escalations_run", "run_id", "created_ms"),
+    sa.Index("ix_escalations_group", "group_id", "status"),
+    sa.Index("ix_escalations_decided", "tenant", "decided_ms", "id"),
+    sa.Index("ix_escalations_status_expires", "status", "expires_ms"),
+)
+
+escalation_log = sa.Table(
+    "escalation_log",
+    metadata,
+    sa.Column("id", _Sequence, primary_key=True, autoincrement=True),
+    sa.Column("escalation_id", _Id, sa.ForeignKey("escalations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Column("what", sa.String(32), nullable=False),
+    sa.Column("actor", sa.String(120), nullable=False),
+    sa.Column("from_status", sa.String(24)),
+    sa.Column("to_status", sa.String(24), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("fence", sa.Integer, nullable=False),
+    sa.Column("note", sa.Text),
+    sa.Column("detail", sa.JSON),
+    sa.Index("ix_escalation_log_escalation", "escalation_id", "id"),
+)
+
+escalation_groups = sa.Table(
+    "escalation_groups",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("profile", sa.String(64), nullable=False),
+    sa.Column("tool", sa.String(128)),
+    sa.Column("kind", sa.String(64), nullable=False),
+    sa.Column("split_from", _Id),
+    sa.Column("merged_into", _Id),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Index("ix_escalation_groups_tenant", "tenant", "id"),
+)
+
+escalation_group_keys = sa.Table(
+    "escalation_group_keys",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("group_id", _Id, sa.ForeignKey("escalation_groups.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("split_from", _Id),
+    sa.Index("ix_escalation_group_keys_group", "group_id"),
+)
+
+review_requests = sa.Table(
+    "review_requests",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("answer", sa.JSON),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Index("ix_review_requests_created", "created_ms"),
 )
 
 guard_runs = sa.Table(
