@@ -624,7 +624,9 @@ def told(result: RowResult) -> str:
     """What the person who sent the row is told, in one sentence or two."""
     if result.escalation_link or result.outcome is Outcome.PERSON:
         return f"Waiting for a person. {result.escalation_link}".strip()
-    words = " ".join(part for part in (result.message(), result.fix()) if part)
+    words = result.message()
+    if result.fix() not in words:
+        words = f"{words} {result.fix()}".strip()
     if result.outcome is not Outcome.COPY:
         return words
     written = str(result.copy.get("title") or "payload ready")

@@ -106,7 +106,7 @@ def file_problem(file: ScreenedFile) -> dict[str, Any] | None:
         "type": f"/problems/{verdict.code}",
         "code": verdict.code,
         "title": messages.title(verdict.code)["en"],
-        "user_message": dict(verdict.user_message),
+        "user_message": messages.told(verdict),
         "file": file.record.id,
         "part": file.record.part,
         "file_name": file.record.file_name,

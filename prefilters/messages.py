@@ -63,6 +63,15 @@ def note_words(
     return tuple(found)
 
 
+def told(verdict: Verdict) -> dict[str, str]:
+    """What is wrong and what to do, as one text in every language; empty where the file is accepted."""
+    fix = verdict.fix
+    return {
+        language: f"{say}{'' if language == 'zh' else ' '}{fix[language]}" if fix.get(language) else say
+        for language, say in verdict.user_message.items()
+    }
+
+
 def title(code: str) -> dict[str, str]:
     """A short title of a verdict code in every language."""
     return {language: words(code, language).title for language in LANGUAGES}

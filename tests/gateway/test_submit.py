@@ -74,8 +74,9 @@ def test_bad_picture_is_refused_in_the_answer_to_the_upload(
     assert (answer.status_code, item["status"], item["route"], item["reason"]) == (201, "rejected", None, code)
     problem = item["decision"]["problem"]
     assert (problem["code"], problem["type"]) == (code, f"/problems/{code}")
-    assert problem["user_message"]["en"]
-    assert problem["user_message"]["zh"]
+    assert problem["user_message"]["en"].endswith(problem["fix"])
+    chinese = client.get(item["links"]["self"], headers={"Accept-Language": "zh-CN"}).json()
+    assert problem["user_message"]["zh"].endswith(chinese["decision"]["problem"]["fix"])
     assert problem["fix"]
     assert problem["next"] == "fix_input"
     if measured is not None:
