@@ -155,7 +155,8 @@ def _with_reason(
     is_halt = action is GuardAction.HALT
     is_refusal = action.refuses and decision.phase is Phase.BEFORE
     seen = state.repeat.seen.get(call.keys.signature)
-    said = _said(state, call, chosen, seen, outcome, marks.halts + (not has_ended) if is_halt else 0)
+    is_new_halt = not has_ended and chosen.reason is not ReasonCode.APPROVAL_NEEDED
+    said = _said(state, call, chosen, seen, outcome, marks.halts + is_new_halt if is_halt else 0)
     is_done = is_refusal and chosen.detector is Detector.REPEAT and _done_at(call, seen) is not None
     if has_ended and chosen.reason not in (ReasonCode.RUN_CANCELLED, ReasonCode.RUN_PAUSED):
         text = guidance.ended(policy.language, marks.spoken)

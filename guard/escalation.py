@@ -62,8 +62,11 @@ class NextStep(Enum):
 def after_halt(policy: GuardPolicy, decision: Decision, halts_so_far: int) -> NextStep:
     """What `policy` wants after this halt; `halts_so_far` counts the run's halts, this one included.
 
-    A halt that escalates follows `on_repeated_error`, every other one `on_loop`; a rule that rejects ends the run.
+    A halt that escalates follows `on_repeated_error`, every other one `on_loop`; a rule that rejects ends the run. A call
+    that needs a person's consent goes to one, whatever the policy.
     """
+    if decision.reason is not None and decision.reason.code is ReasonCode.APPROVAL_NEEDED:
+        return NextStep.HUMAN
     if any(finding.effect is RuleEffect.REJECT for finding in decision.explanation):
         return NextStep.STOP
     if decision.escalates:

@@ -39,6 +39,7 @@ class ReasonCode(Enum):
     TIME_BUDGET = "time_budget"
     TOOL_BANNED = "tool_banned"
     RULE = "rule"
+    APPROVAL_NEEDED = "approval_needed"
     RUN_CANCELLED = "run_cancelled"
     RUN_PAUSED = "run_paused"
 
@@ -50,6 +51,8 @@ class EndReason(Enum):
     REPEATED_ERROR = "repeated_error"
     BUDGET = "budget"
     RULE = "rule"
+    APPROVAL_NEEDED = "approval_needed"
+    """Nothing is wrong: a person has to agree before this call runs."""
     CANCELLED = "cancelled"
 
 
@@ -66,6 +69,7 @@ END_REASONS: dict[ReasonCode, EndReason] = {
     ReasonCode.TIME_BUDGET: EndReason.BUDGET,
     ReasonCode.TOOL_BANNED: EndReason.REPEATED_TOOL_CALLS,
     ReasonCode.RULE: EndReason.RULE,
+    ReasonCode.APPROVAL_NEEDED: EndReason.APPROVAL_NEEDED,
     ReasonCode.RUN_CANCELLED: EndReason.CANCELLED,
     ReasonCode.RUN_PAUSED: EndReason.CANCELLED,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from guard import capabilities, guidance, metarules
+from guard import approval, capabilities, guidance, metarules
 from guard.answer import decide_after, decide_before, verdict_of
 from guard.call import NO_IGNORED, ToolCall, read_call, read_keys
 from guard.decision import Decision, Flag
@@ -249,17 +249,24 @@ class Guard:
         extra_steps: int = 0,
         ban_tools: Iterable[str] = (),
         forgive: Iterable[str] = (),
+        approve: Iterable[str] = (),
         note: str | None = None,
         now: float | None = None,
     ) -> Resumption:
         """Let a halted run go on, by a person's word: a new epoch.
 
         Signatures of before start at Block until something new happens; all else is re-armed. `forgive` names
-        signatures whose refusal was a mistake. Tools that the fallback closed are open again unless banned. The time
-        since the last event is no part of the time budget.
+        signatures whose refusal was a mistake, `approve` those of calls that a person agreed to: each runs once. Tools
+        that the fallback closed are open again unless banned. The time since the last event is no part of the time budget.
         """
         record = ControlRecord(
-            Control.RESUME, _finite(now), tuple(ban_tools), max(extra_steps, 0), tuple(forgive), note=note
+            Control.RESUME,
+            _finite(now),
+            tuple(ban_tools),
+            max(extra_steps, 0),
+            tuple(forgive),
+            tuple(approve),
+            note=note,
         )
         self._control(record)
         return self._resumption()
@@ -327,7 +334,11 @@ class Guard:
             tuning.find(alike, call, policy),
             stale.find(state.stale, state.repeat.seen.get(call.keys.signature), call, marks, policy),
         )
-        return self._switched_on(call, found), rule_errors
+        findings = self._switched_on(call, found)
+        if (policy.needs_approval or traits.needs_approval) and not any(f.action.refuses for f in findings):
+            wanted = approval.find(state.repeat, call, marks, policy, traits)
+            findings = findings if wanted is None else (wanted, *findings)
+        return findings, rule_errors
 
     def _judge_after(self, call: CallView, record: OutcomeRecord) -> tuple[Finding, ...]:
         state, policy, marks = self._state, self.policy, self._state.marks

@@ -60,6 +60,10 @@ _SEEN: Final[dict[Language, dict[ReasonCode, Wordings]]] = {
         ReasonCode.TIME_BUDGET: ("The time for this task is over.", "This task has reached its time limit."),
         ReasonCode.TOOL_BANNED: ("{tool} is closed for this task.", "This task goes on without {tool}."),
         ReasonCode.RULE: ("{detail}", "A rule applies: {detail}"),
+        ReasonCode.APPROVAL_NEEDED: (
+            "A person has to agree before {tool} runs. It has not run yet.",
+            "{tool} waits for a person's consent and has not run.",
+        ),
         ReasonCode.RUN_CANCELLED: ("This run was cancelled.", "This run has been called off."),
         ReasonCode.RUN_PAUSED: ("This run is paused.", "This run is on hold for now."),
     },
@@ -91,6 +95,10 @@ _SEEN: Final[dict[Language, dict[ReasonCode, Wordings]]] = {
         ReasonCode.TIME_BUDGET: ("本任务的时间已用完。", "本任务已到时间上限。"),
         ReasonCode.TOOL_BANNED: ("{tool} 在本任务中已关闭。", "本任务不再提供 {tool}。"),
         ReasonCode.RULE: ("{detail}", "触发规则：{detail}"),
+        ReasonCode.APPROVAL_NEEDED: (
+            "{tool} 需经人工同意才能执行，目前尚未执行。",
+            "{tool} 正在等待人工同意，没有执行。",
+        ),
         ReasonCode.RUN_CANCELLED: ("本次运行已取消。", "本次运行已被终止。"),
         ReasonCode.RUN_PAUSED: ("本次运行已暂停。", "本次运行暂时停住。"),
     },
@@ -181,12 +189,14 @@ _QUESTIONS: Final[dict[Language, dict[str, str]]] = {
         "loop": "{tool} was called {occurrence} times without getting further. How should the run go on?",
         "budget": "The run has spent its budget ({reason}). Should it get more, or end with what it has?",
         "rule": "A rule stopped {tool}: {detail}. How should the run go on?",
+        "approval": "The agent wants to call {tool}, which needs your consent. May it run as it stands?",
     },
     Language.CHINESE: {
         "error": "{tool} 连续 {occurrence} 次失败，错误码 {code}。运行应当改做什么？",
         "loop": "{tool} 已调用 {occurrence} 次而没有进展。运行应当如何继续？",
         "budget": "运行已用完预算（{reason}）。是追加预算，还是以现有结果结束？",
         "rule": "规则停止了 {tool}：{detail}。运行应当如何继续？",
+        "approval": "智能体想调用 {tool}，需要您同意。可以照此执行吗？",
     },
 }
 
@@ -218,7 +228,9 @@ def hint(code: str, language: Language, spoken: int) -> str:
 
 def question(finding: Finding, said: Said, language: Language) -> str:
     """What a person is asked when this finding stopped the run."""
-    if finding.reason is ReasonCode.REPEATED_ERROR or said.code:
+    if finding.reason is ReasonCode.APPROVAL_NEEDED:
+        kind = "approval"
+    elif finding.reason is ReasonCode.REPEATED_ERROR or said.code:
         kind = "error"
     elif finding.reason is ReasonCode.RULE:
         kind = "rule"

@@ -51,6 +51,8 @@ class Marks:
     """Halts so far by tool and reason."""
     escalated: list[str] = field(default_factory=list)
     """Tool and reason of what already escalated since the last resume."""
+    approved: list[str] = field(default_factory=list)
+    """Signatures that a person agreed to and that have not run yet."""
 
     @property
     def stands_still(self) -> bool:

@@ -124,6 +124,9 @@ DEFAULT_LADDERS: Final = (
 TRANSIENT_CODES: Final = frozenset({"HTTP_429", "TIMEOUT", "RATE_LIMITED", "UNAVAILABLE", "LOCKED"})
 """Codes that may pass when nobody says otherwise, beside every `HTTP_5xx`."""
 
+EVERY_MUTATING: Final = "mutating"
+"""In `GuardPolicy.needs_approval`: every tool that changes something."""
+
 INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
 UNKNOWN_TOOL: Final = "UNKNOWN_TOOL"
 
@@ -186,6 +189,8 @@ class ToolTraits:
     """Calls in one task."""
     max_writes: int | None = None
     """Successful calls in one task."""
+    needs_approval: bool = False
+    """A person has to agree before it runs."""
 
     @classmethod
     def from_mapping(cls, traits: Mapping[str, object]) -> ToolTraits:
@@ -235,6 +240,14 @@ class GuardPolicy:
     language: Language = Language.ENGLISH
     off: frozenset[str] = field(default=frozenset())
     """Names of detectors that are switched off (`Detector` values)."""
+    needs_approval: tuple[str, ...] = ()
+    """Tools whose calls a person has to agree to before they run; `mutating` stands for every mutating tool."""
+
+    def wants_approval(self, tool: str, effect: Effect, traits: ToolTraits) -> bool:
+        """Whether a person has to agree to a call of this tool."""
+        if traits.needs_approval:
+            return True
+        return tool in self.needs_approval or (effect is Effect.MUTATING and EVERY_MUTATING in self.needs_approval)
 
     @classmethod
     def from_mapping(cls, policy: Mapping[str, object]) -> GuardPolicy:
@@ -366,7 +379,11 @@ def _read_plain(name: str, entry: object, what: str) -> object:
         if name == "off":
             return frozenset(_detector_name(str(e), what) for e in entry)
         return tuple(entry)
-    if name in ("poller", "vision_rule"):
+    if name == "needs_approval" and what == "guard policy":
+        if not isinstance(entry, (list, tuple)) or not all(isinstance(e, str) for e in entry):
+            raise wrong
+        return tuple(entry)
+    if name in ("poller", "vision_rule", "needs_approval"):
         if not isinstance(entry, bool):
             raise wrong
         return entry

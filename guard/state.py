@@ -121,6 +121,8 @@ def observe_call(state: GuardState, record: CallRecord, policy: GuardPolicy) -> 
             _observe_refusal(state, record)
     marks.step = call.step
     if executes:
+        if marks.approved and call.keys.signature in marks.approved:
+            marks.approved.remove(call.keys.signature)
         _remember_open(state, call)
     else:
         _remember_id(state.refused_ids, call)
@@ -276,7 +278,8 @@ def _observe_verdict(state: GuardState, tool: str, record: CallRecord | OutcomeR
     if record.action is not GuardAction.HALT or is_sticky or policy.mode is Mode.SHADOW:
         return
     incident = incident_of(tool, record.reason)
-    marks.halts += 1
+    if record.reason is not ReasonCode.APPROVAL_NEEDED:  # nothing went wrong
+        marks.halts += 1
     marks.halted = record.reason
     marks.halted_tool = tool
     marks.incidents[incident] = marks.incidents.get(incident, 0) + 1
@@ -307,6 +310,7 @@ def _resume(state: GuardState, record: ControlRecord) -> None:
     state.closed.banned.extend(tool for tool in record.tools if tool not in state.closed.banned)
     for signature in record.forgiven:
         repeat.forgive(state.repeat, signature, marks)
+    marks.approved = list(record.approved)
 
 
 def _skip_time(state: GuardState, now: float | None) -> None:

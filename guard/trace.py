@@ -134,6 +134,8 @@ class ControlRecord:
     extra_steps: int = 0
     forgiven: tuple[str, ...] = ()
     """Signatures that start afresh, because refusing them was a mistake."""
+    approved: tuple[str, ...] = ()
+    """Signatures that a person agreed to: each runs once."""
     tokens: int = 0
     cost: float = 0.0
     note: str | None = None
