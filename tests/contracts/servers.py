@@ -12,10 +12,11 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import kombu
 import psycopg
 import redis
 
@@ -105,14 +106,89 @@ def redis_server() -> Iterator[Redis]:
     with _folder() as folder:
         port = free_port()
         log = folder / "server.log"
-        words = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--databases", "10000"]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*_tied(signal.SIGTERM), _program("redis-server"), *words], cwd=folder, stdout=output, stderr=output
+                [*_tied(signal.SIGTERM), *redis_command(port)], cwd=folder, stdout=output, stderr=output
             )
         with _ended(process, signal.SIGTERM):
             _wait(lambda: redis.Redis(port=port).ping(), process, log)
             yield Redis(port, process, folder)
+
+
+def redis_command(port: int) -> list[str]:
+    """A Redis at this port that keeps nothing on disk."""
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--databases", "10000")
+    return [_program("redis-server"), *options]
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQ:
+    """How to run a RabbitMQ of its own: two commands, since nodes find each other by a process beside them."""
+
+    port: int
+    names: list[str]
+    """Of the process that knows where nodes are; it has to run first."""
+    node: list[str]
+    environment: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        """The broker's address."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def look(self) -> None:
+        """Raises `OSError` until it takes connections."""
+        with kombu.Connection(self.url, connect_timeout=5) as connection:
+            connection.connect()
+
+
+def rabbitmq(folder: Path) -> RabbitMQ:
+    """Commands that keep everything in a folder, on free ports, apart from any RabbitMQ that the system may run."""
+    port, names_port, nodes_port = free_port(), free_port(), free_port()
+    (folder / "rabbitmq.conf").write_text(
+        f"listeners.tcp.default = 127.0.0.1:{port}\nlog.file = false\nlog.console = true\n"
+        "disk_free_limit.absolute = 50MB\n"
+    )
+    (folder / "enabled_plugins").write_text("[].\n")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))},
+        "HOME": str(folder),
+        "ERL_EPMD_PORT": str(names_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"sluicegate-{port}@localhost",
+        "RABBITMQ_DIST_PORT": str(nodes_port),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",  # as little of the machine as it can do with
+    }
+    server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the PATH becomes another user first
+    return RabbitMQ(
+        port,
+        [_program("epmd"), "-port", str(names_port), "-address", "127.0.0.1"],
+        [str(server) if server.exists() else _program("rabbitmq-server")],
+        environment,
+    )
+
+
+@contextlib.contextmanager
+def rabbitmq_server() -> Iterator[str]:
+    """The address of a RabbitMQ of its own."""
+    with _folder() as folder, contextlib.ExitStack() as stack:
+        made = rabbitmq(folder)
+        log = folder / "server.log"
+        with log.open("wb") as output:
+            for words in (made.names, made.node):
+                process = subprocess.Popen(
+                    [*_tied(signal.SIGTERM), *words], env=made.environment, cwd=folder, stdout=output, stderr=output
+                )
+                stack.enter_context(_ended(process, signal.SIGTERM))
+        _wait(made.look, process, log)
+        yield made.url
 
 
 @contextlib.contextmanager
@@ -198,6 +274,6 @@ def _wait(look: Callable[[], object], process: subprocess.Popen[bytes], log: Pat
         try:
             look()
             return
-        except (psycopg.OperationalError, redis.ConnectionError):
+        except (psycopg.OperationalError, redis.ConnectionError, OSError):
             assert time.monotonic() < deadline, log.read_text("utf-8", "replace")
             time.sleep(0.05)
