@@ -30,6 +30,7 @@ from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.submit import Submissions
 from gateway.api.waiting import Waiting
+from gateway.store.people import SessionLimits
 from gateway.wiring import Services
 
 log = structlog.get_logger()
@@ -67,6 +68,9 @@ def create_app(services: Services) -> Gate:
         openapi_url="/openapi.json",
         telemetry={"tracing": False, "metrics": False, "logs": False},  # asks for a provider at every message otherwise
     )
+    settings = services.settings
+    session_limits = SessionLimits(int(settings.session_idle_s * 1000), int(settings.session_s * 1000))
+    authenticator = Authenticator(services.database, keyless=settings.is_keyless, limits=session_limits)
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     app.include_router(EventRoutes(services).router())
     app.include_router(ArtifactRoutes(services).router())
@@ -75,11 +79,10 @@ def create_app(services: Services) -> Gate:
     app.include_router(ServiceRoutes(services, changes).router())
     _speak_problems(app)
     _describe(app)
-    settings = services.settings
-    is_keyless = services.settings.is_loopback
+    is_keyless = settings.is_keyless
     return Gate(
         app,
-        authenticator=Authenticator(services.database, keyless=is_keyless),
+        authenticator=authenticator,
         admission=services.admission,
         max_bytes=services.settings.max_request_bytes,
         pace=Pace(settings.body_idle_s, settings.body_least_rate, settings.body_grace_s),

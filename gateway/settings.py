@@ -113,6 +113,17 @@ class Settings(BaseSettings):
     """Bytes per second that a body must reach on average once it has taken `body_grace_s`."""
     body_grace_s: Annotated[float, Field(ge=0)] = 20.0
 
+    require_login: bool = False
+    """Ask for a key or a login on loopback too: behind a reverse proxy on the same machine every caller comes from there."""
+    session_idle_s: Annotated[float, Field(gt=0)] = 4 * 3600.0
+    """How long a person stays logged in without doing anything."""
+    session_s: Annotated[float, Field(gt=0)] = 12 * 3600.0
+    """How long a person stays logged in at most."""
+    stream_ping_s: Annotated[float, Field(gt=0, le=15)] = 15.0
+    """Seconds without an event after which an event stream gets a comment, so that no proxy takes it for dead."""
+    stream_cap_s: Annotated[float, Field(gt=0)] = 900.0
+    """Seconds after which an event stream ends and its client opens a new one."""
+
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where a worker shows its own metrics, on 127.0.0.1; 0 shows none. The API shows its own at `/metrics`."""
 
@@ -167,6 +178,11 @@ class Settings(BaseSettings):
     def sqlalchemy_url(self) -> str:
         """The database's URL, with the embedded default resolved."""
         return self.database_url or f"sqlite:///{(self.data_dir / 'sluicegate.db').resolve()}"
+
+    @property
+    def is_keyless(self) -> bool:
+        """Whether callers on this machine need neither a key nor a login."""
+        return self.is_loopback and not self.require_login
 
     @property
     def is_loopback(self) -> bool:

@@ -149,14 +149,14 @@ def migrate() -> None:
 
 def _refuse_open_door(chosen: Settings) -> None:
     """Anything but loopback needs a key before it is opened to the network."""
-    from gateway.store import keys
+    from gateway.store import items, keys
     from gateway.wiring import open_database
 
     if chosen.is_loopback:
         return
     database = open_database(chosen)
     with database.read() as connection:
-        has_key = keys.any_live(connection)
+        has_key = keys.any_live(connection, at_ms=items.now_ms(connection))
     database.close()
     if not has_key:
         fail(
@@ -202,7 +202,7 @@ def list_keys() -> None:
     with startup_errors():
         database = open_database(settings())
         with database.read() as connection:
-            records = keys.all_of(connection)
+            records = keys.page(connection)
     table = Table()
     table.add_column("id", no_wrap=True, min_width=30)  # whole even where the terminal is narrow: it is typed again
     for title in ("tenant", "name", "ends with", "created", "state"):

@@ -56,6 +56,10 @@ items = sa.Table(
     sa.Column("updated_ms", _Ms, nullable=False),
     sa.Column("cancel_requested_ms", _Ms),
     sa.Column("expires_ms", _Ms),
+    sa.Column("supersedes", _Id),
+    sa.Column("superseded_by", _Id),
+    sa.Column("purge_asked_ms", _Ms),
+    sa.Column("purged_ms", _Ms),
     sa.Index("ix_items_tenant_created", "tenant", "created_ms", "id"),
     sa.Index("ix_items_tenant_external_id", "tenant", "external_id"),
     sa.Index("ix_items_tenant_content_key", "tenant", "content_key"),
@@ -84,6 +88,24 @@ items = sa.Table(
         sqlite_where=sa.text("lease_expires_ms IS NOT NULL"),
         postgresql_where=sa.text("lease_expires_ms IS NOT NULL"),
     ),
+    sa.Index(
+        "ix_items_expiring",
+        "expires_ms",
+        sqlite_where=sa.text("purged_ms IS NULL"),
+        postgresql_where=sa.text("purged_ms IS NULL"),
+    ),
+    sa.Index(
+        "ix_items_purging",
+        "purge_asked_ms",
+        sqlite_where=sa.text("purge_asked_ms IS NOT NULL AND purged_ms IS NULL"),
+        postgresql_where=sa.text("purge_asked_ms IS NOT NULL AND purged_ms IS NULL"),
+    ),
+    sa.Index(
+        "ix_items_halted",
+        "updated_ms",
+        sqlite_where=sa.text("status = 'halted'"),
+        postgresql_where=sa.text("status = 'halted'"),
+    ),
 )
 
 files = sa.Table(
@@ -102,7 +124,9 @@ files = sa.Table(
     sa.Column("media_type", sa.String(127), nullable=False),
     sa.Column("verdict", sa.String(24)),
     sa.Column("screening", sa.JSON),
+    sa.Column("overridden", sa.JSON),
     sa.Index("ix_files_item", "item_id", "position"),
+    sa.Index("ix_files_content", "tenant", "sha256"),
 )
 
 history = sa.Table(
@@ -369,6 +393,12 @@ guard_runs = sa.Table(
     sa.UniqueConstraint("tenant", "agent", "external_run_id"),
     sa.Index("ix_guard_runs_item", "item_id"),
     sa.Index("ix_guard_runs_tenant_ended", "tenant", "ended_ms", "id"),
+    sa.Index(
+        "ix_guard_runs_ended",
+        "ended_ms",
+        sqlite_where=sa.text("ended_ms IS NOT NULL"),
+        postgresql_where=sa.text("ended_ms IS NOT NULL"),
+    ),
 )
 
 guard_records = sa.Table(
@@ -403,4 +433,128 @@ guard_decisions = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("report", sa.JSON),
     sa.Column("created_ms", _Ms, nullable=False),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("action", sa.String(24), nullable=False),
+    sa.Column("actor", sa.String(120), nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("route", sa.String(24)),
+    sa.Column("budget", sa.JSON),
+    sa.Column("before", sa.JSON, nullable=False),
+    sa.Column("started_ms", _Ms, nullable=False),
+)
+
+decisions = sa.Table(
+    "decisions",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("escalation_id", _Id, sa.ForeignKey("escalations.id", ondelete="CASCADE")),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE")),
+    sa.Column("run_id", _Id, sa.ForeignKey("guard_runs.id", ondelete="CASCADE")),
+    sa.Column("action", sa.String(24), nullable=False),
+    sa.Column("actor", sa.String(120), nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Column("item_version", sa.Integer),
+    sa.Column("reason", sa.String(64)),
+    sa.Column("detector", sa.String(24)),
+    sa.Column("rule", sa.String(128)),
+    sa.Column("tool", sa.String(128)),
+    sa.Column("body", sa.JSON, nullable=False),
+    sa.Index("ix_decisions_tenant_at", "tenant", "at_ms", "id"),
+    sa.Index("ix_decisions_escalation", "escalation_id"),
+    sa.Index("ix_decisions_item", "item_id"),
+    sa.Index("ix_decisions_run", "run_id"),
+)
+
+inquiries = sa.Table(
+    "inquiries",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("escalation_id", _Id, sa.ForeignKey("escalations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("question", sa.Text, nullable=False),
+    sa.Column("asked_by", sa.String(120), nullable=False),
+    sa.Column("asked_ms", _Ms, nullable=False),
+    sa.Column("until_ms", _Ms, nullable=False),
+    sa.Column("ended", sa.String(16)),
+    sa.Column("ended_ms", _Ms),
+    sa.Column("answer", sa.JSON),
+    sa.Index("ix_inquiries_escalation", "escalation_id", "asked_ms"),
+    sa.Index("ix_inquiries_item", "item_id", "asked_ms"),
+    sa.Index(
+        "ix_inquiries_open",
+        "until_ms",
+        sqlite_where=sa.text("ended IS NULL"),
+        postgresql_where=sa.text("ended IS NULL"),
+    ),
+)
+
+effects = sa.Table(
+    "effects",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("tool", sa.String(128), nullable=False),
+    sa.Column("arguments", sa.JSON, nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Index("ix_effects_item", "item_id", "seq"),
+)
+
+budget_limits = sa.Table(
+    "budget_limits",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("max_cost_micros", sa.BigInteger),
+    sa.Column("max_items", sa.Integer),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("changed_by", sa.String(120), nullable=False),
+    sa.Column("changed_ms", _Ms, nullable=False),
+)
+
+budget_days = sa.Table(
+    "budget_days",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("day", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("reserved_micros", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("spent_micros", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("refused_micros", sa.BigInteger),
+    sa.Column("model_calls", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("items", sa.Integer),
+    sa.Column("told_percent", sa.Integer, nullable=False, server_default="0"),
+)
+
+switches = sa.Table(
+    "switches",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("is_paused", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(500)),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("changed_by", sa.String(120), nullable=False),
+    sa.Column("changed_ms", _Ms, nullable=False),
+)
+
+removed_blobs = sa.Table(
+    "removed_blobs",
+    metadata,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("is_gone", sa.Boolean, nullable=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+)
+
+watermarks = sa.Table(
+    "watermarks",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
 )
