@@ -1,13 +1,14 @@
 """`python -m prefilters FILE…`: the verdict on each file, with what was measured, what is needed and what it cost.
 
 Exit status: 0 where every file is accepted or routed, 3 where one (or a rule file) is refused, 2 where the command
-could not be carried out.
+could not be carried out, 141 where nobody reads on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from prefilters.rules import RuleSet, load_rules
 from prefilters.screening import Screening
 from prefilters.verdict import VerdictKind
 
-OK, COULD_NOT, REFUSED = 0, 2, 3
+OK, COULD_NOT, REFUSED, READER_LEFT = 0, 2, 3, 141
 LANGUAGES = ("en", "zh")
 _WIDEST_NAME = 36
 _HEAD = ("verdict", "code", "measured", "needed", "ms")
@@ -198,5 +199,16 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - _columns(text))
 
 
+def _run() -> int:
+    """The command on this process's own streams; whoever reads it may stop reading, as `head` does."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return READER_LEFT
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

@@ -132,3 +132,12 @@ def test_it_runs_as_a_module_and_help_loads_no_decoder():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "FILE" in done.stdout
+
+
+def test_it_ends_quietly_when_nobody_reads_on(tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    command = [sys.executable, "-m", "prefilters", "--json", *["empty.jpg"] * 200]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("{")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, "")
