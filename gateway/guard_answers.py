@@ -129,7 +129,10 @@ def closing_results(calls: Sequence[OpenCall], halted_tool: str, language: Langu
 
 def as_text(answer: Mapping[str, Any]) -> str:
     """An answer as it is stored and sent: JSON that any database and any client can read."""
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+    return _encode(answer).encode("utf-8", "replace").decode()
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _money(amount: float) -> str:

@@ -13,7 +13,7 @@ from gateway.guard_requests import CallRequest, ReportRequest
 from gateway.guard_visits import Progress, Visit
 from gateway.ids import new_id
 from gateway.store.guard_runs import Kind, NewDecision, RunStatus, StoredDecision
-from guard import Decision, Flag, Mode, NextStep, Outcome, ReasonCode, ToolCall, after_halt
+from guard import Decision, Flag, Guard, Mode, NextStep, Outcome, ReasonCode, ToolCall, after_halt
 from guard.call import read_keys
 
 IDENTICAL_OPEN_MS: Final = 60_000
@@ -44,9 +44,7 @@ def ask(visit: Visit, request: CallRequest, mark: str, turn: str | int | None) -
     """Judge one call; gives the answer as it is stored."""
     progress, guard = visit.progress, visit.guard
     call = request.call(None)
-    traits = guard.tools.get(call.tool)
-    signature = read_keys(call, frozenset(() if traits is None else traits.ignore_args)).signature
-    turn, is_own = _turn_of_call(visit, request.message if turn is None else turn, signature)
+    turn, is_own = _turn_of_call(visit, call, request.message if turn is None else turn)
     decision = guard.before(replace(call, turn=turn), now=visit.now)
     progress.turn, progress.is_own_turn = turn, is_own
     progress.count("executed" if decision.execute else "not_executed")
@@ -54,20 +52,20 @@ def ask(visit: Visit, request: CallRequest, mark: str, turn: str | int | None) -
         progress.count("shared")
     others = [open_call for open_call in progress.open if _is_same(open_call.turn, turn)]
     if decision.execute:
-        progress.open.append(OpenCall(request.call_id, request.tool, signature, turn, visit.at_ms))
+        progress.open.append(OpenCall(request.call_id, request.tool, decision.signature, turn, visit.at_ms))
         del progress.open[:-MAX_OPEN]
     return _decided(visit, decision, Kind.BEFORE, mark, others=others)
 
 
-def _turn_of_call(visit: Visit, named: str | int | None, signature: str) -> tuple[str | int, bool]:
+def _turn_of_call(visit: Visit, call: ToolCall, named: str | int | None) -> tuple[str | int, bool]:
     """The message that a call belongs to, and whether its name is ours.
 
     The guard refuses an identical call within the latest message. One of another message could run beside the first: it
     has to wait. Raises `RunProblem`.
     """
     progress, guard = visit.progress, visit.guard
-    running = [call for call in progress.open if visit.at_ms - call.at_ms < IDENTICAL_OPEN_MS]
-    twin = next((call for call in running if call.signature == signature), None)
+    running = [other for other in progress.open if visit.at_ms - other.at_ms < IDENTICAL_OPEN_MS]
+    twin = _twin(guard, call, running)
     is_bound = guard.policy.mode is Mode.ENFORCE and not guard.is_halted
     if twin is not None and is_bound:
         is_of_latest = _is_same(twin.turn, progress.turn)
@@ -77,11 +75,21 @@ def _turn_of_call(visit: Visit, named: str | int | None, signature: str) -> tupl
     if named is not None:
         return named, False
     is_going_on = any(
-        _is_same(call.turn, progress.turn) and visit.at_ms - call.at_ms < ONE_MESSAGE_MS for call in running
+        _is_same(other.turn, progress.turn) and visit.at_ms - other.at_ms < ONE_MESSAGE_MS for other in running
     )
     if progress.is_own_turn and progress.turn is not None and is_going_on:
         return progress.turn, True
     return f"#{visit.next_seq}", True
+
+
+def _twin(guard: Guard, call: ToolCall, running: Sequence[OpenCall]) -> OpenCall | None:
+    """The first of these calls that is identical."""
+    alike = [other for other in running if other.tool == call.tool]
+    if not alike:
+        return None
+    traits = guard.tools.get(call.tool)
+    signature = read_keys(call, frozenset(() if traits is None else traits.ignore_args)).signature
+    return next((other for other in alike if other.signature == signature), None)
 
 
 def _is_same(one: str | int | None, other: str | int | None) -> bool:

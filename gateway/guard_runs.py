@@ -14,7 +14,7 @@ from gateway.guard_answers import as_text, budget_json, closing_results
 from gateway.guard_cases import Words, decided_words, own_words
 from gateway.guard_problems import RunProblem, conflict, no_run, reused
 from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest, ReportRequest, ResumeRequest, policy_id
-from gateway.guard_visits import LiveGuards, Progress, Visit, open_visit
+from gateway.guard_visits import LiveGuards, Progress, Visit, open_visit, spent_json
 from gateway.ids import new_id
 from gateway.item import Item
 from gateway.store import escalations, items
@@ -228,7 +228,7 @@ def _insert(
             "banned": banned,
         },
         policy_id=policy_id(policy),
-        progress=Progress(banned=list(guard.closed_tools), spent=asdict(guard.spent)).dump(),
+        progress=Progress(banned=list(guard.closed_tools), spent=spent_json(guard)).dump(),
         records=len(records),
         at_ms=at_ms,
     )
@@ -280,7 +280,7 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
             "messages_to_append": [] if words.text is None else [{"role": "user", "content": words.text}],
             "also_close": closing_results(left, str(halt.get("tool")), guard.policy.language),
             "banned_tools": list(guard.closed_tools),
-            "budget": budget_json(asdict(guard.spent), asdict(guard.policy.budget)),
+            "budget": budget_json(spent_json(guard), asdict(guard.policy.budget)),
             "policy": visit.row.policy_id,
         }
     )

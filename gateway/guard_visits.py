@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy.engine import Connection
@@ -26,18 +26,18 @@ LIVE_GUARDS: Final = 512
 
 
 class LiveGuards:
-    """Guards in memory, each as it was after so many records of its run. A guard is handed out to one visitor at a time."""
+    """Guards in memory, each as it was after so many committed records of its run. Handed out to one visitor at a time."""
 
     def __init__(self, limit: int = LIVE_GUARDS) -> None:
         self._limit = limit
         self._guards: OrderedDict[str, tuple[int, Guard]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, run_id: str, records: int) -> Guard | None:
-        """The guard of this run at exactly this point of its trace, no longer kept here; None if there is none."""
+    def take(self, run_id: str, records: int) -> tuple[int, Guard] | None:
+        """The guard of this run with the number of records that it has seen, at most `records`; no longer kept here."""
         with self._lock:
             kept = self._guards.pop(run_id, None)
-        return kept[1] if kept is not None and kept[0] == records else None
+        return kept if kept is not None and kept[0] <= records else None
 
     def put(self, run_id: str, records: int, guard: Guard) -> None:
         """Keep a guard whose records are all committed."""
@@ -125,7 +125,7 @@ class Visit:
         self.records += len(fresh)
         store.add_decisions(connection, row.id, self.decisions, at_ms=self.at_ms)
         self.progress.banned = list(guard.closed_tools)
-        self.progress.spent = asdict(guard.spent)
+        self.progress.spent = spent_json(guard)
         self.progress.halts = guard.halts
         is_written = store.save(
             connection,
@@ -147,16 +147,32 @@ class Visit:
             store.put_snapshot(connection, row.id, records=self.records, state=guard.snapshot())
 
 
+def spent_json(guard: Guard) -> dict[str, Any]:
+    """What the run has used so far. Written out, for the reason that `Progress.dump` is."""
+    spent = guard.spent
+    return {
+        "steps": spent.steps,
+        "steps_max": spent.steps_max,
+        "tokens": spent.tokens,
+        "cost": spent.cost,
+        "seconds": spent.seconds,
+    }
+
+
+FIRST_SNAPSHOT: Final = 256
+"""A shorter trace is folded again in less than 5 ms: about as quickly as a snapshot of it is read."""
+
+
 def _is_snapshot_due(before: int, now: int) -> bool:
-    """At 32 records, then ever more rarely: the replay after a snapshot stays below an eighth of the trace, or 32 records."""
+    """Ever more rarely: the replay after a snapshot stays below a quarter of the trace, or so many records."""
     return _snapshot_number(now) > _snapshot_number(before)
 
 
 def _snapshot_number(records: int) -> int:
-    number, at = 0, 32
+    number, at = 0, FIRST_SNAPSHOT
     while records >= at:
         number += 1
-        at += 32 + at // 8
+        at += FIRST_SNAPSHOT + at // 4
     return number
 
 
@@ -164,7 +180,8 @@ def open_visit(connection: Connection, row: RunRow, live: LiveGuards) -> Visit:
     """Begin a visit of a run whose row is locked. Raises `RunProblem` when the run has ended."""
     if row.status is RunStatus.ENDED:
         raise conflict("The run has ended; open another one.", row.status.value, outcome=row.outcome)
-    guard = live.take(row.id, row.records) or _rebuilt(connection, row)
+    kept = live.take(row.id, row.records)
+    guard = _rebuilt(connection, row) if kept is None else _caught_up(connection, row, *kept)
     visit = Visit(
         connection=connection,
         row=row,
@@ -179,6 +196,14 @@ def open_visit(connection: Connection, row: RunRow, live: LiveGuards) -> Visit:
     if row.item_id is not None and row.status is not RunStatus.CANCELLED:
         _cancel_with_item(visit, row.item_id)
     return visit
+
+
+def _caught_up(connection: Connection, row: RunRow, records: int, guard: Guard) -> Guard:
+    """A guard of this process after what other processes have answered meanwhile."""
+    if records < row.records:
+        guard.follow(record_from_json(record) for record in store.records_after(connection, row.id, after=records))
+        guard.trace.records.clear()
+    return guard
 
 
 def _rebuilt(connection: Connection, row: RunRow) -> Guard:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from guard.memory import BoundedMap
 
 T = TypeVar("T")
+_Load = Callable[[Any], Any]
+
+_PLAIN: Final = frozenset({type(None), str, int, float, bool})
 
 
 def dump(value: object) -> Any:
     """`value` as JSON values: dataclasses become objects, enums their values."""
-    if value is None or isinstance(value, (str, int, float)):
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    names = _field_names(kind)
+    if names:
+        return {name: dump(getattr(value, name)) for name in names}
+    if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Enum):
         return value.value
@@ -26,8 +35,6 @@ def dump(value: object) -> Any:
             "values": [[key, dump(item)] for key, item in value.items()],
             "once": list(value.seen_once()),
         }
-    if is_dataclass(value):
-        return {f.name: dump(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): dump(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -42,40 +49,61 @@ def load(kind: type[T], stored: Any) -> T:
 
     Raises ValueError, TypeError or KeyError when `stored` is no such thing.
     """
-    value: T = _load(kind, stored)
+    wanted: Any = kind
+    value: T = _loader(wanted)(stored)
     return value
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass; none of anything else."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()
 
 
-def _load(kind: Any, stored: Any) -> Any:
+@cache
+def _loader(kind: Any) -> _Load:
+    """What reads a `kind`. Made once for each: a trace is read record by record, and hints are slow to look at."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        return _load_union(get_args(kind), stored)
+        return _of_union(get_args(kind))
     if origin is BoundedMap:
-        (item,) = get_args(kind)
-        return BoundedMap(stored["limit"], ((key, _load(item, v)) for key, v in stored["values"]), stored["once"])
+        (item,) = map(_loader, get_args(kind))
+        return lambda stored: BoundedMap(stored["limit"], ((k, item(v)) for k, v in stored["values"]), stored["once"])
     if origin is dict:
-        return {k: _load(get_args(kind)[1], v) for k, v in stored.items()}
-    if origin in (list, tuple):
-        item = get_args(kind)[0]
-        return origin(_load(item, v) for v in stored)
-    if isinstance(kind, type):
-        if is_dataclass(kind):
-            hints = _hints(kind)
-            return kind(**{f.name: _load(hints[f.name], stored[f.name]) for f in fields(kind) if f.name in stored})
-        if issubclass(kind, Enum):
-            return kind(stored)
-        if kind is not object and not isinstance(stored, (kind, int) if kind is float else kind):
-            raise TypeError(f"expected {kind.__name__}, found {type(stored).__name__}")
-    return stored
+        item = _loader(get_args(kind)[1])
+        return lambda stored: {k: item(v) for k, v in stored.items()}
+    if origin is list or origin is tuple:
+        item, make = _loader(get_args(kind)[0]), origin
+        return lambda stored: make([item(v) for v in stored])
+    if not isinstance(kind, type) or kind is object:
+        return _as_it_is
+    if is_dataclass(kind):
+        return _of_dataclass(kind)
+    return kind if issubclass(kind, Enum) else _of_plain(kind)
 
 
-def _load_union(kinds: tuple[Any, ...], stored: Any) -> Any:
-    if stored is None:
-        return None
+def _of_dataclass(kind: Any) -> _Load:
+    hints = get_type_hints(kind)
+    readers = [(f.name, _loader(hints[f.name])) for f in fields(kind)]
+    return lambda stored: kind(**{name: read(stored[name]) for name, read in readers if name in stored})
+
+
+def _of_union(kinds: tuple[Any, ...]) -> _Load:
     options = [kind for kind in kinds if kind is not type(None)]
-    return _load(options[0], stored) if len(options) == 1 else stored
+    read = _loader(options[0]) if len(options) == 1 else _as_it_is
+    return lambda stored: None if stored is None else read(stored)
+
+
+def _of_plain(kind: type) -> _Load:
+    allowed = (kind, int) if kind is float else (kind,)
+
+    def read(stored: Any) -> Any:
+        if not isinstance(stored, allowed):
+            raise TypeError(f"expected {kind.__name__}, found {type(stored).__name__}")
+        return stored
+
+    return read
+
+
+def _as_it_is(stored: Any) -> Any:
+    return stored

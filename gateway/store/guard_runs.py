@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from gateway.store.items import now_ms
+from gateway.store.prepared import Prepared
 from gateway.store.tables import guard_decisions, guard_records, guard_runs, guard_snapshots
 
 
@@ -88,9 +89,17 @@ class StoredDecision:
     body: str
 
 
-_ROW = tuple(column for column in guard_runs.c if column.name not in {"definition"})
+def _put_snapshot(make: Callable[[sa.Table], sqlite.Insert | postgresql.Insert]) -> Prepared:
+    inserted = make(guard_snapshots)
+    new = {"records": inserted.excluded.records, "state": inserted.excluded.state}
+    return Prepared(inserted.on_conflict_do_update(index_elements=["run_id"], set_=new))
+
+
+_ROW = tuple(guard_runs.c[one.name] for one in fields(RunRow))
+_STATUS = [column.name for column in _ROW].index("status")
 _BY_ID = sa.select(*_ROW).where(guard_runs.c.id == sa.bindparam("id"), guard_runs.c.tenant == sa.bindparam("tenant"))
-_BY_ID_LOCKED = _BY_ID.with_for_update()
+_FIND = Prepared(_BY_ID)
+_LOCK = Prepared(_BY_ID.with_for_update())  # SQLite knows no such words: there the writing transactions are alone anyway
 _DEFINITION = sa.select(guard_runs.c.definition).where(guard_runs.c.id == sa.bindparam("id"))
 _STORED = sa.select(
     guard_decisions.c.id,
@@ -102,11 +111,12 @@ _STORED = sa.select(
     guard_decisions.c.call_id,
     guard_decisions.c.phase,
 ).where(guard_decisions.c.run_id == sa.bindparam("run_id"))
-_STORED_ONE = _STORED.where(guard_decisions.c.call_id == sa.bindparam("call_id"))
+_STORED_ONE = Prepared(_STORED.where(guard_decisions.c.call_id == sa.bindparam("call_id")))
 _INSERT_RUN = guard_runs.insert()
-_INSERT_RECORDS = guard_records.insert()
-_INSERT_DECISION = guard_decisions.insert()
-_UPDATE_RUN = (
+_INSERT_RECORD = Prepared(guard_records.insert())
+_INSERT_DECISION = Prepared(guard_decisions.insert())
+_PUT_SNAPSHOT = {"sqlite": _put_snapshot(sqlite.insert), "postgresql": _put_snapshot(postgresql.insert)}
+_UPDATE_RUN = Prepared(
     guard_runs.update()
     .where(guard_runs.c.id == sa.bindparam("at_id"), guard_runs.c.version == sa.bindparam("at_version"))
     .values(
@@ -169,15 +179,12 @@ def find(connection: Connection, *, tenant: str, agent: str, external_run_id: st
 
 def get(connection: Connection, run_id: str, *, tenant: str) -> RunRow | None:
     """The run; None if there is none of that id in this tenant."""
-    row = connection.execute(_BY_ID, {"id": run_id, "tenant": tenant}).first()
-    return None if row is None else _run(row)
+    return _one(_FIND.rows(connection, {"id": run_id, "tenant": tenant}))
 
 
 def lock(connection: Connection, run_id: str, *, tenant: str) -> RunRow | None:
     """The run, for one writer alone until the transaction ends. SQLite's writing transactions are alone anyway."""
-    query = _BY_ID_LOCKED if connection.dialect.name == "postgresql" else _BY_ID
-    row = connection.execute(query, {"id": run_id, "tenant": tenant}).first()
-    return None if row is None else _run(row)
+    return _one(_LOCK.rows(connection, {"id": run_id, "tenant": tenant}))
 
 
 def definition_of(connection: Connection, run_id: str) -> Mapping[str, Any]:
@@ -202,8 +209,8 @@ def save(
     at_ms: int,
 ) -> bool:
     """Write the run as it is now; False if somebody else wrote it meanwhile, and then nothing was written."""
-    changed = connection.execute(
-        _UPDATE_RUN,
+    changed = _UPDATE_RUN.run(
+        connection,
         {
             "at_id": before.id,
             "at_version": before.version,
@@ -220,7 +227,7 @@ def save(
             "to_ended_ms": ended_ms,
         },
     )
-    return changed.rowcount == 1
+    return changed == 1
 
 
 def close(connection: Connection, run_id: str, *, outcome: Mapping[str, Any]) -> bool:
@@ -242,14 +249,13 @@ def close(connection: Connection, run_id: str, *, outcome: Mapping[str, Any]) ->
 
 def append_records(connection: Connection, run_id: str, *, after: int, records: Sequence[Mapping[str, Any]]) -> None:
     """Add records to the run's trace; the first gets number `after` + 1. Texts that are no Unicode stay escaped."""
-    if records:
-        connection.execute(
-            _INSERT_RECORDS,
-            [
-                {"run_id": run_id, "seq": after + number, "record": json.dumps(record, separators=(",", ":"))}
-                for number, record in enumerate(records, 1)
-            ],
-        )
+    _INSERT_RECORD.run_each(
+        connection,
+        [
+            {"run_id": run_id, "seq": number, "record": _encode(record)}
+            for number, record in enumerate(records, after + 1)
+        ],
+    )
 
 
 def records_after(connection: Connection, run_id: str, *, after: int) -> list[dict[str, Any]]:
@@ -272,15 +278,9 @@ def snapshot_of(connection: Connection, run_id: str) -> tuple[int, dict[str, Any
 
 def put_snapshot(connection: Connection, run_id: str, *, records: int, state: Mapping[str, Any]) -> None:
     """Keep a snapshot instead of the one before."""
-    values = {"run_id": run_id, "records": records, "state": json.dumps(state, separators=(",", ":"))}
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = make(guard_snapshots).values(values)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["run_id"],
-            set_={"records": statement.excluded.records, "state": statement.excluded.state},
-        )
-    )
+    values = {"run_id": run_id, "records": records, "state": _encode(state)}
+    statement = _PUT_SNAPSHOT[connection.dialect.name]
+    statement.run(connection, values)
 
 
 def drop_snapshot(connection: Connection, run_id: str) -> None:
@@ -290,16 +290,12 @@ def drop_snapshot(connection: Connection, run_id: str) -> None:
 
 def stored(connection: Connection, run_id: str, call_ids: Collection[str]) -> dict[tuple[Kind, str], StoredDecision]:
     """All that was answered under these call ids."""
+    rows: Iterable[Sequence[Any]]
     if len(call_ids) == 1:
-        rows = connection.execute(_STORED_ONE, {"run_id": run_id, "call_id": next(iter(call_ids))})
+        rows = _STORED_ONE.rows(connection, {"run_id": run_id, "call_id": next(iter(call_ids))})
     else:
         rows = connection.execute(_STORED.where(guard_decisions.c.call_id.in_(list(call_ids))), {"run_id": run_id})
-    return {
-        (Kind(row.phase), row.call_id): StoredDecision(
-            row.id, row.step, row.tool, row.fingerprint, row.executes, row.body
-        )
-        for row in rows
-    }
+    return {(Kind(phase), call_id): StoredDecision(*values) for *values, call_id, phase in rows}
 
 
 def add_decisions(connection: Connection, run_id: str, decisions: Iterable[NewDecision], *, at_ms: int) -> None:
@@ -321,8 +317,7 @@ def add_decisions(connection: Connection, run_id: str, decisions: Iterable[NewDe
         }
         for new in decisions
     ]
-    for row in rows:
-        connection.execute(_INSERT_DECISION, row)
+    _INSERT_DECISION.run_each(connection, rows)
 
 
 def latest(connection: Connection, run_id: str, *, limit: int) -> list[dict[str, Any]]:
@@ -336,24 +331,15 @@ def latest(connection: Connection, run_id: str, *, limit: int) -> list[dict[str,
     return [json.loads(text) for text in rows.scalars()]
 
 
-def _run(row: sa.Row[Any]) -> RunRow:
-    return RunRow(
-        id=row.id,
-        tenant=row.tenant,
-        agent=row.agent,
-        external_run_id=row.external_run_id,
-        item_id=row.item_id,
-        policy_id=row.policy_id,
-        status=RunStatus(row.status),
-        version=row.version,
-        records=row.records,
-        decisions=row.decisions,
-        epoch=row.epoch,
-        progress=row.progress,
-        halt=row.halt,
-        escalation_id=row.escalation_id,
-        outcome=row.outcome,
-        created_ms=row.created_ms,
-        updated_ms=row.updated_ms,
-        ended_ms=row.ended_ms,
-    )
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _one(rows: Sequence[Sequence[Any]]) -> RunRow | None:
+    return _run(rows[0]) if rows else None
+
+
+def _run(row: Sequence[Any]) -> RunRow:
+    """From the columns of `_ROW`."""
+    values = list(row)
+    values[_STATUS] = RunStatus(values[_STATUS])
+    return RunRow(*values)
