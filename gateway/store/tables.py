@@ -558,3 +558,124 @@ watermarks = sa.Table(
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("value", sa.BigInteger, nullable=False),
 )
+
+webhook_endpoints = sa.Table(
+    "webhook_endpoints",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("url", sa.String(2000), nullable=False),
+    sa.Column("description", sa.String(255)),
+    sa.Column("events", sa.JSON, nullable=False),
+    sa.Column("body", sa.String(8), nullable=False),
+    sa.Column("allow_insecure", sa.Boolean, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("disabled_reason", sa.String(24)),
+    sa.Column("secrets", sa.JSON, nullable=False),
+    sa.Column("cursor_seq", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Index("ix_webhook_endpoints_tenant", "tenant", "created_ms", "id"),
+)
+
+webhook_lanes = sa.Table(
+    "webhook_lanes",
+    metadata,
+    sa.Column("id", sa.String(48), primary_key=True),
+    sa.Column(
+        "endpoint_id", _Id, sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("failing_since_ms", _Ms),
+    sa.Column("spread_ms", _Ms),
+    sa.Column("noticed_ms", _Ms),
+    sa.Column("paused_until_ms", _Ms),
+    sa.Column("last_failure_ms", _Ms),
+    sa.Column("last_success_ms", _Ms),
+)
+
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("endpoint_id", _Id, sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("lane", sa.String(48), nullable=False),
+    sa.Column("url", sa.String(2000)),
+    sa.Column("url_key", sa.String(32), nullable=False, server_default=""),
+    sa.Column("event_id", _Id, nullable=False),
+    sa.Column("event_seq", sa.BigInteger, nullable=False),
+    sa.Column("event_type", sa.String(48), nullable=False),
+    sa.Column("resource", _Id, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("is_test", sa.Boolean, nullable=False),
+    sa.Column("next_attempt_ms", _Ms),
+    sa.Column("leased_until_ms", _Ms),
+    sa.Column("last_status", sa.Integer),
+    sa.Column("last_error", sa.String(24)),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.Column("updated_ms", _Ms, nullable=False),
+    sa.Column("finished_ms", _Ms),
+    sa.UniqueConstraint("endpoint_id", "event_id", "url_key"),
+    sa.Index("ix_webhook_deliveries_tenant", "tenant", "created_ms", "id"),
+    sa.Index(
+        "ix_webhook_deliveries_due",
+        "lane",
+        "next_attempt_ms",
+        sqlite_where=sa.text("status = 'pending'"),
+        postgresql_where=sa.text("status = 'pending'"),
+    ),
+    sa.Index(
+        "ix_webhook_deliveries_leased",
+        "lane",
+        "leased_until_ms",
+        sqlite_where=sa.text("leased_until_ms IS NOT NULL"),
+        postgresql_where=sa.text("leased_until_ms IS NOT NULL"),
+    ),
+    sa.Index(
+        "ix_webhook_deliveries_finished",
+        "status",
+        "finished_ms",
+        sqlite_where=sa.text("finished_ms IS NOT NULL"),
+        postgresql_where=sa.text("finished_ms IS NOT NULL"),
+    ),
+)
+
+webhook_attempts = sa.Table(
+    "webhook_attempts",
+    metadata,
+    sa.Column("delivery_id", _Id, sa.ForeignKey("webhook_deliveries.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at_ms", _Ms, nullable=False),
+    sa.Column("status_code", sa.Integer),
+    sa.Column("latency_ms", sa.Integer, nullable=False),
+    sa.Column("error", sa.String(24)),
+    sa.Column("next_attempt_ms", _Ms),
+    sa.Column("response", sa.Text, nullable=False),
+)
+
+callback_origins = sa.Table(
+    "callback_origins",
+    metadata,
+    sa.Column("id", _Id, primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("origin", sa.String(300), nullable=False),
+    sa.Column("created_by", sa.String(120), nullable=False),
+    sa.Column("created_ms", _Ms, nullable=False),
+    sa.UniqueConstraint("tenant", "origin"),
+)
+
+item_callbacks = sa.Table(
+    "item_callbacks",
+    metadata,
+    sa.Column("item_id", _Id, sa.ForeignKey("items.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("url_key", sa.String(32), primary_key=True),
+    sa.Column("url", sa.String(2000), nullable=False),
+    sa.Column(
+        "endpoint_id", _Id, sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    sa.Column("lane", sa.String(48), nullable=False),
+)
