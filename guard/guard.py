@@ -114,13 +114,18 @@ class Guard:
                 raise ValueError(f"snapshot version {snapshot['version']!r} is not {SNAPSHOT_VERSION}")
             guard._state = load(GuardState, snapshot["state"])
         skipped = 0 if snapshot is None else int(snapshot["records"])
-        for record in records[skipped:]:
-            observe(guard._state, record, guard.policy)
+        guard.follow(records[skipped:])
         if keep_trace:
-            guard.trace.records.extend(records)
+            guard.trace.records[:] = records
         guard._records = max(len(records), skipped)
         guard.last_record = records[-1] if records else None
         return guard
+
+    def follow(self, records: Iterable[Record]) -> None:
+        """Fold in what was added to this run's trace elsewhere: by another process that judged its next calls."""
+        for record in records:
+            observe(self._state, record, self.policy)
+            self._append(record)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON values, with the number of records and steps that it stands for. A cache: never needed."""
