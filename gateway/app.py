@@ -30,6 +30,7 @@ from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.submit import Submissions
 from gateway.api.waiting import Waiting
+from gateway.console.access import AccessRoutes
 from gateway.store.people import SessionLimits
 from gateway.wiring import Services
 
@@ -71,11 +72,13 @@ def create_app(services: Services) -> Gate:
     settings = services.settings
     session_limits = SessionLimits(int(settings.session_idle_s * 1000), int(settings.session_s * 1000))
     authenticator = Authenticator(services.database, keyless=settings.is_keyless, limits=session_limits)
+    # First, since routes are tried in order and an agent asks here twice a call.
+    app.include_router(GuardRunRoutes(services.database).router())
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     app.include_router(EventRoutes(services).router())
     app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
-    app.include_router(GuardRunRoutes(services.database).router())
+    app.include_router(AccessRoutes(services.database, session_limits).router())
     app.include_router(ServiceRoutes(services, changes).router())
     _speak_problems(app)
     _describe(app)

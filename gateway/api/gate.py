@@ -6,7 +6,6 @@ A FastAPI dependency would come too late: on a route with an upload it runs only
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import __version__, metrics
 from gateway.admission import Admission, Overload
-from gateway.api.auth import Authenticator, Principal
+from gateway.api import sessions
+from gateway.api.auth import Authenticator, Principal, Session
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
 from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
 from gateway.ids import new_id
-from gateway.settings import is_loopback_host
 
 log = structlog.get_logger()
 
@@ -64,10 +63,10 @@ class Gate:
         body = IncomingBody(receive, Headers(scope=scope), self._max_bytes, self._pace)
         request_id = new_id("req")
         scope.setdefault("state", {}).update(request_id=request_id, body=body)
-        answer = _Answer(send, request_id)
+        answer = _Answer(send, request_id, sessions.CONSOLE_HEADERS if sessions.is_console(scope["path"]) else {})
         try:
-            await self._check(scope)
-            await self._app(scope, body, answer.send)
+            instead, incoming = await self._check(scope, body)
+            await (instead or self._app)(scope, incoming, answer.send)
         except ApiProblem as problem:
             await refusal(problem, scope)(scope, body, answer.send)
         except ClientDisconnect:
@@ -77,20 +76,66 @@ class Gate:
             if not answer.started:
                 await refusal(internal_problem(), scope)(scope, body, answer.send)
 
-    async def _check(self, scope: Scope) -> None:
+    async def _check(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
+        """Raise for what must not pass; gives what is to be answered instead, and the body from which to go on reading."""
         path: str = scope["path"]
-        if not path.startswith("/v1/") and path != "/metrics":
-            return
+        if sessions.is_console(path):
+            return await self._check_console(scope, body)
+        if path.startswith("/v1/") or path == "/metrics":
+            await self._check_api(scope)
+        return None, body
+
+    async def _check_api(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        principal = await self._principal(headers)
-        scope.setdefault("state", {})["principal"] = principal
-        method: str = scope["method"]
+        method, path = scope["method"], scope["path"]
+        principal = await self._principal(scope, headers)
+        scope["state"]["principal"] = principal
         principal.require(_needed_scope(method, path))
         if method in {"POST", "PUT", "PATCH"}:
             self._check_length(headers)
         if method == "POST" and path.rstrip("/") == "/v1/items":
             _check_submission_headers(headers)
             await self._admit(principal, headers)
+
+    async def _check_console(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
+        """Who is not logged in sees the login page alone; a change needs the session's CSRF token, whichever page it is of."""
+        headers = Headers(scope=scope)
+        is_public = sessions.is_public(scope["path"])
+        is_change = sessions.is_change(scope["method"])
+        if is_change:
+            sessions.check_origin(headers)
+            self._check_length(headers)
+        try:
+            session = await self._session(headers)
+        except ApiProblem as problem:
+            if is_public:
+                session = None
+            elif sessions.is_page(scope):
+                return sessions.to_login(scope, reason=problem.extra.get("reason")), body
+            else:
+                raise
+        if session is not None:
+            scope["state"].update(principal=session.principal, person=session.person)
+        if not is_change:
+            return None, body
+        form = await sessions.read_form(scope, body)
+        if session is not None and not is_public:
+            sent = headers.get(sessions.CSRF_HEADER) or (form and form.fields.get(sessions.CSRF_FIELD))
+            sessions.check_csrf(sent, session.person.csrf)
+        if form is None:
+            return None, body
+        scope["state"]["form"] = form.fields
+        return None, form
+
+    async def _session(self, headers: Headers) -> Session:
+        """Who looks at the console. Raises a 401 where nobody is logged in."""
+        token = sessions.session_token(headers)
+        found = None if token is None else await run_in_threadpool(self._authenticator.session, token)
+        if found is not None:
+            return found
+        if self._keyless:
+            _check_is_local(headers)
+        return await run_in_threadpool(self._authenticator.keyless)
 
     async def _admit(self, principal: Principal, headers: Headers) -> None:
         """Refuse an upload while too much waits or the disk runs low, before its body is read."""
@@ -104,8 +149,12 @@ class Gate:
             code, detail = _OVERLOAD[refused.reason]
             raise ApiProblem(code, detail, retry_after_s=refused.retry_after_s)
 
-    async def _principal(self, headers: Headers) -> Principal:
+    async def _principal(self, scope: Scope, headers: Headers) -> Principal:
         header = headers.get("authorization")
+        if header is None:
+            person = await self._person(scope, headers)
+            if person is not None:
+                return person
         if header is None and self._keyless:
             _check_is_local(headers)
         principal = self._authenticator.known(header)
@@ -113,6 +162,18 @@ class Gate:
             assert header is not None
             principal = await run_in_threadpool(self._authenticator.look_up, header)
         return principal
+
+    async def _person(self, scope: Scope, headers: Headers) -> Principal | None:
+        """The person whose browser asks, by the session's cookie; a change needs the CSRF token too."""
+        token = sessions.session_token(headers)
+        session = None if token is None else await run_in_threadpool(self._authenticator.session, token)
+        if session is None:
+            return None
+        if sessions.is_change(scope["method"]):
+            sessions.check_origin(headers)
+            sessions.check_csrf(headers.get(sessions.CSRF_HEADER), session.person.csrf)
+        scope["state"]["person"] = session.person
+        return session.principal
 
     def _check_length(self, headers: Headers) -> None:
         declared = headers.get("content-length")
@@ -167,8 +228,11 @@ def _check_submission_headers(headers: Headers) -> None:
     parse_key(headers.get("idempotency-key"))
 
 
+_OF_ADMINS = ("/v1/keys", "/v1/users", "/v1/webhook-")
+
+
 def _needed_scope(method: str, path: str) -> str:
-    if path == "/metrics":
+    if path == "/metrics" or path.startswith(_OF_ADMINS):
         return "admin"
     if path.startswith("/v1/escalations"):
         return "review"
@@ -184,23 +248,14 @@ def _check_is_local(headers: Headers) -> None:
     """
     host = headers.get("host", "")
     origin = headers.get("origin")
-    if not _is_loopback(host):
+    if not sessions.is_loopback_authority(host):
         raise ApiProblem(
             "forbidden",
             f"Without an API key the service is reached as 127.0.0.1 or localhost only, not as {host[:80] or 'an empty host'}. "
             "Send a key made by `sluicegate keys create`.",
         )
-    if origin is not None and not _is_loopback(origin.partition("://")[2]):
+    if origin is not None and not sessions.is_loopback_authority(origin.partition("://")[2]):
         raise ApiProblem("forbidden", "Web pages of other sites may not call a service without an API key.")
-
-
-_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:/@\[\]]+))(?::[0-9]*)?")
-
-
-def _is_loopback(authority: str) -> bool:
-    """Whether `host[:port]` names this machine alone."""
-    match = _AUTHORITY.fullmatch(authority)
-    return match is not None and is_loopback_host(match[1] or match[2])
 
 
 class IncomingBody:
@@ -322,9 +377,10 @@ def internal_problem() -> ApiProblem:
 class _Answer:
     """One request's `send`: adds the headers that all answers have, and knows whether the answer has begun."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, always: Mapping[str, str]) -> None:
         self._send = send
         self._request_id = request_id
+        self._always = always
         self.started = False
 
     async def send(self, message: Message) -> None:
@@ -333,6 +389,8 @@ class _Answer:
             headers = MutableHeaders(raw=message["headers"])
             headers["Request-Id"] = self._request_id
             headers["Sluicegate-Version"] = __version__
+            for name, value in self._always.items():
+                headers[name] = value
             headers.setdefault("X-Content-Type-Options", "nosniff")
             headers.setdefault("Cache-Control", "no-store")
         await self._send(message)

@@ -44,6 +44,8 @@ KINDS: Mapping[str, ProblemKind] = {
            "Send `Authorization: Bearer <key>`. The operator makes keys with `sluicegate keys create`."),
         _k("forbidden", 403, "This is not allowed", "The service does not take this request from where it came."),
         _k("scope_missing", 403, "The key may not do this", "Ask the operator for a key with the scope that is named."),
+        _k("permission_revoked", 403, "Your rights were changed",
+           "`reason` says what was changed while you were logged in. Log in again to go on with what you may do now."),
         _k("not_found", 404, "There is nothing here", "Check the path and the id; ids of other tenants look like this too."),
         _k("method_not_allowed", 405, "This method is not taken here", "`allowed` lists the methods of this path."),
         _k("already_claimed", 409, "Somebody else holds this", "`holder` has it until `expires_at`; try again then.",
