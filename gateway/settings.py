@@ -113,6 +113,26 @@ class Settings(BaseSettings):
     """Bytes per second that a body must reach on average once it has taken `body_grace_s`."""
     body_grace_s: Annotated[float, Field(ge=0)] = 20.0
 
+    daily_budget: Annotated[Decimal, Field(ge=0)] | None = None
+    """US dollars that all tenants together may spend on the model on a UTC day; unset is no limit."""
+    tenant_daily_budget: Annotated[Decimal, Field(ge=0)] | None = None
+    """The same for each tenant that has no limit of its own."""
+    tenant_daily_items: Annotated[int, Field(ge=0)] | None = None
+    """Items that a tenant may submit on a UTC day; past that its uploads get 429."""
+    model_output_reserve: Annotated[int, Field(ge=1)] = 2000
+    """Output tokens for which money is set aside before each request to the model."""
+
+    retention_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """Days after which an item's content is purged, where neither its submission nor its profile says otherwise."""
+    halted_ttl_s: Annotated[float, Field(gt=0)] = 72 * 3600.0
+    """Seconds that a halted item waits for its caller before it expires."""
+    events_retention_days: Annotated[float, Field(gt=0)] = 30.0
+    """Days for which the event log is kept."""
+    guard_run_retention_days: Annotated[float, Field(gt=0)] = 30.0
+    """Days for which guard runs are kept after their end, or after the last call of one that was left open."""
+    orphan_age_s: Annotated[float, Field(ge=60)] = 3600.0
+    """Seconds after which a stored file that no item names is removed; longer than any upload takes."""
+
     require_login: bool = False
     """Ask for a key or a login on loopback too: behind a reverse proxy on the same machine every caller comes from there."""
     session_idle_s: Annotated[float, Field(gt=0)] = 4 * 3600.0
@@ -140,6 +160,9 @@ class Settings(BaseSettings):
         "transcribe_folder",
         "model_input_price",
         "model_output_price",
+        "daily_budget",
+        "tenant_daily_budget",
+        "tenant_daily_items",
         "broker_url",
         "blob_url",
         "blob_endpoint_url",

@@ -528,7 +528,7 @@ budget_days = sa.Table(
     sa.Column("spent_micros", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("refused_micros", sa.BigInteger),
     sa.Column("model_calls", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("items", sa.Integer),
+    sa.Column("item_count", sa.Integer),
     sa.Column("told_percent", sa.Integer, nullable=False, server_default="0"),
 )
 

@@ -38,7 +38,7 @@ def upgrade() -> None:
         sa.Column("spent_micros", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("refused_micros", sa.BigInteger(), nullable=True),
         sa.Column("model_calls", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("items", sa.Integer(), nullable=True),
+        sa.Column("item_count", sa.Integer(), nullable=True),
         sa.Column("told_percent", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("tenant", "day", name=op.f("pk_budget_days")),
     )
