@@ -95,6 +95,10 @@ class _WorkerDied(Exception):
     """The worker ended or was ended in the middle of a task."""
 
 
+class _HostDied(Exception):
+    """The process that workers are forked from ended in the middle of a task, and the worker with it."""
+
+
 class DecoderPool:
     """Runs tasks in killable processes with limits on memory, CPU and time.
 
@@ -195,8 +199,8 @@ class _Worker:
         """Whether it ended while it had nothing to do."""
         return self.connection.poll(0)
 
-    def end(self) -> int:
-        """Kill it; gives its wait status, 0 where that can no longer be known."""
+    def end(self) -> int | None:
+        """Kill it; gives its wait status, None where its host is gone too."""
         self.connection.close()
         return self.host.end_worker(self.pid)
 
@@ -231,13 +235,13 @@ class _Host:
             socket.send_fds(self._control, [b'{"op": "start"}'], [line.fileno()])
             return int(self._answer()["pid"])
 
-    def end_worker(self, pid: int) -> int:
+    def end_worker(self, pid: int) -> int | None:
         with self._lock:
             try:
                 self._control.send(json.dumps({"op": "end", "pid": pid}).encode())
                 return int(self._answer()["status"])
             except OSError:
-                return 0  # the host is gone, and its workers with it
+                return None  # the host is gone, and its workers with it
 
     def _answer(self) -> dict[str, Any]:
         raw = self._control.recv(MESSAGE_BYTES)
@@ -282,6 +286,15 @@ class _Bay:
 
     def run(self, task: Callable[..., Any], args: tuple[Any, ...], *, wall_s: float, memory_bytes: int) -> Answer:
         message = pickle.dumps((task, args, memory_bytes, 2 * ceil(wall_s)), protocol=5)
+        try:
+            return self._ask(message, wall_s)
+        except _HostDied:  # ended from outside, as when memory is short, so the file is not to blame
+            try:
+                return self._ask(message, wall_s)
+            except _HostDied as exc:
+                raise ProbeError(DecodeStatus.RESOURCE_LIMIT, "the decoder's host died twice") from exc
+
+    def _ask(self, message: bytes, wall_s: float) -> Answer:
         worker = self._take()
         try:
             answer = worker.ask(message, wall_s)
@@ -289,10 +302,12 @@ class _Bay:
             self._bury(worker)
             raise ProbeError(DecodeStatus.TIMEOUT, f"stopped after {wall_s:g} s") from exc
         except _WorkerDied as exc:
-            death = _death(self._bury(worker))
+            status = self._bury(worker)
             if self._closed:
                 raise PoolClosed("the decoder pool was closed") from exc
-            raise death from exc
+            if status is None:
+                raise _HostDied from exc
+            raise _death(status) from exc
         except BaseException:
             self._bury(worker)
             raise
@@ -326,7 +341,7 @@ class _Bay:
         self._host = _Host(self._preload)
         return _Worker(self._host)
 
-    def _bury(self, worker: _Worker) -> int:
+    def _bury(self, worker: _Worker) -> int | None:
         try:
             return worker.end()
         finally:

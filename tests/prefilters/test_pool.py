@@ -231,6 +231,29 @@ def test_worker_that_died_while_idle_costs_no_file_its_verdict(pool: DecoderPool
     assert pool.run(add, 1, 1) == 2
 
 
+def end_the_host(marks: str, times: int) -> str:
+    """End the process that this one was forked from, unless that was done so often already."""
+    mark = Path(marks)
+    count = len(mark.read_bytes())
+    if count < times:
+        with mark.open("ab") as file:
+            file.write(b"x")
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return "done"
+
+
+def test_task_whose_host_is_killed_is_run_again_since_its_file_is_not_to_blame(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    with DecoderPool(workers=1, ocr_workers=1, limits=DecodeLimits()) as pool:
+        marks.write_bytes(b"")
+        assert pool.run(end_the_host, str(marks), 1) == "done"
+        marks.write_bytes(b"")
+        with pytest.raises(ProbeError) as caught:
+            pool.run(end_the_host, str(marks), 9)
+        assert (caught.value.status, len(marks.read_bytes())) == (DecodeStatus.RESOURCE_LIMIT, 2)
+
+
 def test_lost_host_is_started_again() -> None:
     with DecoderPool(workers=1, limits=LIMITS) as pool:
         worker = pool.run(own_pid)
