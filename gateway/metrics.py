@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.store import backlog
+from gateway.store import backlog, webhook_deliveries
 from gateway.store.engine import Database
+from gateway.store.items import now_ms
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_S = 5.0
@@ -48,7 +49,30 @@ model_requests = Counter(
     "sluicegate_model_requests", "Requests to the model by outcome", ["outcome"], registry=registry
 )
 model_tokens = Counter("sluicegate_model_tokens", "Tokens of the model", ["direction"], registry=registry)
+event_streams = Gauge("sluicegate_sse_clients", "Event streams that are open", registry=registry)
 leases_lost = Counter("sluicegate_leases_lost", "Leases that this process lost while working", registry=registry)
+review_decisions = Counter(
+    "sluicegate_review_decisions", "Decisions of people on cases, by action", ["action"], registry=registry
+)
+review_leases_lost = Counter(
+    "sluicegate_review_leases_lost", "Times that a reviewer was told that the lease is over", registry=registry
+)
+_PATIENCE_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600)
+claim_seconds = Histogram(
+    "sluicegate_escalation_claim_seconds", "From a case to its first claim", registry=registry, buckets=_PATIENCE_S
+)
+resolve_seconds = Histogram(
+    "sluicegate_escalation_resolve_seconds", "From a case to its decision", registry=registry, buckets=_PATIENCE_S
+)
+webhook_attempts = Counter(
+    "sluicegate_webhook_attempts", "Attempts to deliver a webhook, by outcome", ["outcome"], registry=registry
+)
+webhook_seconds = Histogram(
+    "sluicegate_webhook_seconds",
+    "From a delivery's making to its 2xx",
+    registry=registry,
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 3600, 24 * 3600),
+)
 
 
 class DatabaseGauges(Collector):
@@ -74,6 +98,7 @@ class DatabaseGauges(Collector):
             cases = backlog.cases_by_status(connection)
             overdue = backlog.overdue_cases(connection)
             waiting = backlog.total(backlog.waiting_by_tenant(connection).values())
+            webhooks = webhook_deliveries.backlog(connection, at_ms=now_ms(connection))
         by_status = GaugeMetricFamily("sluicegate_items", "Items by status and reason", labels=["status", "reason"])
         for (status, reason), count in items.items():
             by_status.add_metric([status, reason or ""], count)
@@ -84,6 +109,11 @@ class DatabaseGauges(Collector):
             by_status,
             by_case,
             GaugeMetricFamily("sluicegate_escalations_overdue", "Undecided cases past their due time", overdue),
+            GaugeMetricFamily("sluicegate_webhooks_pending", "Webhook deliveries that are not done", webhooks.pending),
+            GaugeMetricFamily("sluicegate_webhooks_dead", "Webhook deliveries without attempts left", webhooks.dead),
+            GaugeMetricFamily(
+                "sluicegate_webhooks_lag_seconds", "How long the oldest due webhook has waited", webhooks.oldest_due_s
+            ),
             GaugeMetricFamily("sluicegate_queue_depth", "Items that wait for a worker", waiting.items),
             GaugeMetricFamily("sluicegate_queue_bytes", "Uploaded bytes of the items that wait", waiting.bytes),
             GaugeMetricFamily(

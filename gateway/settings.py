@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gateway.webhooks.schedule import RETRIES_S
+from gateway.webhooks.targets import ANY_TARGET, IPNetwork, UrlRefused, parse_origin, parse_private_networks
 
 
 class DispatchMode(StrEnum):
@@ -144,8 +148,30 @@ class Settings(BaseSettings):
     stream_cap_s: Annotated[float, Field(gt=0)] = 900.0
     """Seconds after which an event stream ends and its client opens a new one."""
 
+    webhook_delivery: bool = True
+    """Whether workers deliver webhooks; without it only `sluicegate deliver` does, such as on a machine of its own."""
+    webhook_timeout_s: Annotated[float, Field(gt=0, le=60)] = 15.0
+    """Seconds that one attempt may take in all."""
+    webhook_retries_s: str = ",".join(f"{wait:g}" for wait in RETRIES_S)
+    """Seconds between the attempts of a delivery, each shifted by up to a fifth; past the last one it is dead."""
+    webhook_breaker_s: Annotated[float, Field(gt=0, le=900)] = 30.0
+    """How long an address is left alone after five failures in a row; twice as long after each further one."""
+    webhook_ports: str = "443,8443"
+    """Ports that webhooks may go to, or `any`."""
+    webhook_private_networks: str | None = None
+    """Private ranges that webhooks may go to, such as `10.20.0.0/16,127.0.0.0/8`; unset: the public internet only."""
+    webhook_secret_key: SecretStr | None = None
+    """Key of 32 characters or more by which signing secrets are encrypted; further ones, after commas, only open."""
+    webhook_keep_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """Days for which the log keeps deliveries that have ended."""
+    callback_origins: str | None = None
+    """Origins that items of any tenant may name as `callback_url`, such as `https://hooks.example.com`, after commas."""
+
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where a worker shows its own metrics, on 127.0.0.1; 0 shows none. The API shows its own at `/metrics`."""
+
+    otlp_url: str | None = None
+    """Base URL of an OpenTelemetry collector that takes OTLP over HTTP, without `/v1/traces`; unset sends no spans."""
 
     log_level: str = "INFO"
 
@@ -164,6 +190,10 @@ class Settings(BaseSettings):
         "tenant_daily_budget",
         "tenant_daily_items",
         "broker_url",
+        "webhook_private_networks",
+        "webhook_secret_key",
+        "callback_origins",
+        "otlp_url",
         "blob_url",
         "blob_endpoint_url",
         "blob_access_key_id",
@@ -192,6 +222,20 @@ class Settings(BaseSettings):
             raise ValueError("must begin with redis://, rediss://, amqp:// or amqps://")
         return value
 
+    @field_validator("webhook_retries_s", "webhook_ports", "webhook_private_networks", "callback_origins")
+    @classmethod
+    def _lists_can_be_read(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            _WEBHOOK_LISTS[str(info.field_name)](value)
+        return value
+
+    @field_validator("webhook_secret_key")
+    @classmethod
+    def _keys_are_long(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and any(len(key) < 32 for key in comma_separated(value.get_secret_value())):
+            raise ValueError("each key must have 32 characters or more, such as those of `openssl rand -base64 32`")
+        return value
+
     @property
     def is_redis_broker(self) -> bool:
         """Whether the broker is Redis, which needs settings of its own."""
@@ -211,6 +255,50 @@ class Settings(BaseSettings):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the service."""
         return is_loopback_host(self.host)
+
+
+def comma_separated(text: str | None) -> tuple[str, ...]:
+    """The parts of a list in one variable, without blanks and empty ones."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def webhook_waits(text: str) -> tuple[float, ...]:
+    """Seconds between attempts. Raises `ValueError`."""
+    waits = tuple(float(part) for part in comma_separated(text))
+    if not all(0 <= wait <= 7 * 24 * 3600 for wait in waits):
+        raise ValueError("must be seconds between 0 and a week, such as 5,300,1800")
+    return waits
+
+
+def webhook_port_list(text: str) -> tuple[int, ...]:
+    """Ports; none for `any`. Raises `ValueError`."""
+    if text.strip().lower() == "any":
+        return ()
+    ports = tuple(int(part) for part in comma_separated(text))
+    if not ports or not all(0 < port <= 65535 for port in ports):
+        raise ValueError("must be ports such as 443,8443, or `any`")
+    return ports
+
+
+def private_networks(text: str | None) -> tuple[IPNetwork, ...]:
+    """Ranges that an operator has opened. Raises `ValueError`."""
+    return parse_private_networks(comma_separated(text))
+
+
+def origin_list(text: str | None) -> frozenset[str]:
+    """Origins in their one spelling. Raises `ValueError`."""
+    try:
+        return frozenset(parse_origin(part, ANY_TARGET) for part in comma_separated(text))
+    except UrlRefused as error:
+        raise ValueError(error.public) from None
+
+
+_WEBHOOK_LISTS: Mapping[str, Callable[[str], object]] = {
+    "webhook_retries_s": webhook_waits,
+    "webhook_ports": webhook_port_list,
+    "webhook_private_networks": private_networks,
+    "callback_origins": origin_list,
+}
 
 
 def _cores() -> int:

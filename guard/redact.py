@@ -56,6 +56,11 @@ def redacted_args(call: ToolCall, canonical: str | None = None) -> str:
     return _cut(text)
 
 
+def redacted_text(text: str) -> str:
+    """Free text with what is or looks like a secret hidden."""
+    return _SECRET_VALUE.sub(_HIDDEN, _SECRET_PAIR.sub(rf"\1{_HIDDEN}", text))
+
+
 def _redacted(value: object, depth: int) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value if not isinstance(value, int) or value.bit_length() < 2_000 else "a huge number"

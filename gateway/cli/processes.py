@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Protocol, assert_never
 
@@ -15,11 +16,12 @@ import structlog
 import uvicorn
 from prometheus_client import start_http_server
 
-from gateway import metrics
+from gateway import metrics, tracing
 from gateway.api.gate import Gate
 from gateway.app import create_app
 from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
+from gateway.webhooks.parts import open_delivery
 from gateway.wiring import Services, open_services
 from gateway.work.dispatch import Bulkhead
 
@@ -75,11 +77,12 @@ def run_api(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
     configure_logging(settings.log_level)
     is_supervised = end_with_supervisor()
+    end_tracing = tracing.start(settings.otlp_url, "api")
     services = open_services(settings)
     services.blobs.remove_leftovers()
     gate = create_app(services)
     config = uvicorn.Config(
-        gate,
+        gate if settings.otlp_url is None else tracing.Traced(gate),
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -95,6 +98,7 @@ def run_api(settings: Settings) -> None:
         server.run()
     finally:
         services.close()
+        end_tracing()
 
 
 class _Worker(Protocol):
@@ -121,17 +125,50 @@ def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
     """Work until SIGTERM or SIGINT."""
     configure_logging(settings.log_level)
     end_with_supervisor()
+    end_tracing = tracing.start(settings.otlp_url, "worker")
     services = open_services(settings)
     worker = _worker(services, bulkheads)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop())
+    delivery = open_delivery(services) if settings.webhook_delivery else None
+    _on_stop(worker.stop, *([] if delivery is None else [delivery.stop]))
     if settings.metrics_port:
         start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
+    if delivery is not None:
+        delivery.start()
     thread = threading.Thread(target=worker.run, name="worker")
     thread.start()
     while thread.is_alive():
         thread.join(0.2)
+    if delivery is not None:
+        delivery.stop()
+        delivery.join()
     services.close()
+    end_tracing()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # an item that did not end in time must not hold the process back; its lease was handed back
+
+
+def run_delivery(settings: Settings) -> None:
+    """Deliver webhooks, and nothing else, until SIGTERM or SIGINT."""
+    configure_logging(settings.log_level)
+    end_with_supervisor()
+    services = open_services(settings)
+    delivery = open_delivery(services)
+    _on_stop(delivery.stop)
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
+    delivery.start()
+    while delivery.is_alive:
+        time.sleep(0.2)
+    services.close()
+
+
+def _on_stop(*stops: Callable[[], None]) -> None:
+    """Call all of these at SIGTERM or SIGINT."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in stops:
+            each()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,6 +56,56 @@ def page(
     elif connection.dialect.name == "postgresql":
         query = query.where(events.c.seq <= _complete_up_to(connection))
     return list(connection.execute(query.order_by(events.c.seq).limit(limit)))
+
+
+def newest(connection: Connection) -> int:
+    """The highest number after which a reader who starts here misses no event that is still to come; 0 without events."""
+    query = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
+    if connection.dialect.name == "postgresql":
+        query = query.where(events.c.seq <= _complete_up_to(connection))
+    return int(connection.execute(query).scalar_one())
+
+
+def since(connection: Connection, *, after: int, limit: int) -> list[sa.Row[Any]]:
+    """Up to `limit` events of all tenants above `after`, oldest first: what one reader hands on to all streams."""
+    query = sa.select(events).where(events.c.seq > after)
+    if connection.dialect.name == "postgresql":
+        query = query.where(events.c.seq <= _complete_up_to(connection))
+    return list(connection.execute(query.order_by(events.c.seq).limit(limit)))
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Which part of the log is there."""
+
+    forgotten: int
+    """Events up to this number are not kept any more; 0 while none was removed."""
+    last: int
+    """Up to this number all are there that will ever be."""
+
+
+def extent(connection: Connection) -> Extent:
+    """Where the log begins and ends now."""
+    last = _complete_up_to(connection) if connection.dialect.name == "postgresql" else _last_on_sqlite(connection)
+    first = connection.execute(sa.select(events.c.seq).order_by(events.c.seq).limit(1)).scalar()
+    return Extent(last if first is None else int(first) - 1, max(last, int(first or 0)))
+
+
+def forget_before(connection: Connection, *, at_ms: int, most: int = 1000) -> int:
+    """Remove up to `most` of the oldest events that are older than `at_ms`; gives how many. Newer ones stay in one piece."""
+    oldest = connection.execute(sa.select(events.c.seq, events.c.at_ms).order_by(events.c.seq).limit(most))
+    old = list(itertools.takewhile(lambda row: row.at_ms < at_ms, oldest))
+    if old:
+        connection.execute(events.delete().where(events.c.seq <= old[-1].seq))
+    return len(old)
+
+
+def _last_on_sqlite(connection: Connection) -> int:
+    """The last number given out, which outlives the events themselves."""
+    return int(connection.execute(_LAST_ON_SQLITE).scalar() or 0)
+
+
+_LAST_ON_SQLITE = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
 
 
 # PostgreSQL gives out numbers before the transaction ends, so a higher number may be there before a lower one. Each writer

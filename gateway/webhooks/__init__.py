@@ -1,0 +1,1 @@
+"""Webhooks: who is told of what, how each attempt is signed and sent, and where it may go."""

@@ -1,0 +1,47 @@
+"""Which events there are, and what a filter lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+EVENT_TYPES: tuple[str, ...] = (
+    *(
+        f"item.{word}"
+        for word in (
+            *("queued", "inspecting", "rejected", "ready", "running", "halted", "awaiting_human", "info_requested"),
+            *("succeeded", "failed", "cancelling", "cancelled", "expired", "duplicate", "purged"),
+        )
+    ),
+    *(
+        f"escalation.{word}"
+        for word in (
+            *("opened", "claimed", "released", "assigned", "due_soon", "resolved", "applied", "expired"),
+            *("withdrawn", "reopened", "noted"),
+        )
+    ),
+    *(f"rule.{word}" for word in ("proposed", "activated", "retired")),
+    "budget.threshold",
+    *(f"webhook.{word}" for word in ("failing", "disabled", "test")),
+)
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(name.split(".")[0] for name in EVENT_TYPES))
+TEST, FAILING, DISABLED = "webhook.test", "webhook.failing", "webhook.disabled"
+
+CALLBACK_EVENTS = frozenset(
+    f"item.{word}"
+    for word in (
+        *("rejected", "ready", "halted", "awaiting_human", "info_requested", "succeeded", "failed", "cancelled"),
+        *("expired", "duplicate"),
+    )
+)
+"""What an item's own callback address is told: that it has an outcome, or waits for somebody."""
+
+
+def is_filter(text: str) -> bool:
+    """Whether `text` may stand in an endpoint's filter: an event's name, `family.*` or `*`."""
+    return text == "*" or text in EVENT_TYPES or (text.endswith(".*") and text[:-2] in FAMILIES)
+
+
+def lets_through(filters: Iterable[str], event_type: str) -> bool:
+    """Whether an endpoint with these filters wants the event."""
+    family = event_type.split(".")[0] + ".*"
+    return any(text in {"*", event_type, family} for text in filters)
