@@ -1,4 +1,6 @@
-"""Structured logs: one JSON object a line on standard error, identifiers and codes, never contents or secrets."""
+"""Structured logs: one JSON object a line on standard error, identifiers and codes, never contents or secrets.
+
+Lines written while a request is served carry its `request_id`, those of a worker the `item_id` that it works on."""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import logging
 import sys
 
 import structlog
+
+from gateway.redaction import redact_event
 
 
 def configure_logging(level: str) -> None:
@@ -33,6 +37,7 @@ def configure_logging(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                redact_event,
                 structlog.processors.JSONRenderer(),
             ],
         )

@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from fallback.text_only import Answer, Brief, OutputInvalid, Picture, fenced, parse_object, request_text
-from gateway import metrics
+from gateway import metrics, tracing
 from gateway.agent.conversation import (
     CUT_ARGUMENTS,
     MAX_KEPT_ARGUMENTS,
@@ -27,15 +27,19 @@ from gateway.agent.conversation import (
     stored_response,
     tidy,
 )
-from gateway.agent.journal import Journal, as_stored
+from gateway.agent.journal import Journal, as_stored, reserved_of
+from gateway.agent.meter import Estimate, Meter
 from gateway.agent.models import ModelFailed
 from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Written
 from gateway.agent.packet import case_of, halt_packet, stop_packet
 from gateway.agent.prices import Prices
 from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool
+from gateway.item import Usage
 from gateway.profiles import Profile
+from gateway.store.budgets import ALL, BudgetExhausted, dollars
 from gateway.store.steps import StepKind, StepRow
 from gateway.strict_json import JsonRefused, loads
+from gateway.switches import ModelCallsPaused
 from guard import (
     INVALID_ARGUMENTS,
     UNKNOWN_TOOL,
@@ -94,15 +98,18 @@ class AgentRun:
     tools: Mapping[str, Tool]
     limits: Limits
     prices: Prices
+    meter: Meter
     pictures: Mapping[str, Picture]
 
     def run(self, brief: Brief) -> WritingOutcome:
         """Go on from wherever the journal stands until the copy is there or somebody has to decide.
 
-        Raises `StaleLease` when the item was taken away; never raises for what the model or a tool does.
+        Raises `StaleLease` when the item was taken away and `ModelCallsPaused` when an operator paused them; never raises
+        for what the model or a tool does.
         """
         if not any(row.kind is StepKind.PROMPT for row in self.journal.current):
             self._begin(brief)
+        self._end_pause()
         self._remember_readings()
         self._close_lost_model_call()
         while True:
@@ -141,10 +148,7 @@ class AgentRun:
         """A request whose worker died is counted as made and paid for; it is asked again in a step of its own."""
         for row in self.journal.current:
             if row.kind is StepKind.MODEL and row.outcome is None:
-                run = self.bench.profile.typical_run
-                self._finish_model(
-                    row, {"error": LOST}, input_tokens=run.prompt_tokens, output_tokens=run.output_tokens
-                )
+                self._finish_unknown(row, LOST)
 
     def _ask(self) -> WritingOutcome | None:
         """One request; None when it was answered."""
@@ -153,15 +157,29 @@ class AgentRun:
             self._check_outer_belt()
         except UsageLimitExceeded:
             return self._stopped("step_budget", "The run used up its model requests without finishing.")
-        row = self.journal.begin(StepKind.MODEL, {"request": self._requests() + 1, "model": self.model.name})
+        messages, tools = conversation.messages(), self._open_tools()
+        estimate = self.meter.conversation(messages, tools, self.pictures)
+        if self._is_spent(estimate):
+            return self._out_of_budget(f"The item's own budget of {self.limits.cost} USD does not suffice for more.")
         try:
-            response = self.model.respond(conversation.messages(), self._open_tools())
+            intent = {"request": self._requests() + 1, "model": self.model.name}
+            row = self.journal.begin_request(intent, estimate)
+        except BudgetExhausted as refused:
+            return self._out_of_budget(exhausted_sentence(refused))
+        except ModelCallsPaused:
+            self._begin_pause()
+            raise
+        try:
+            response = self.model.respond(messages, tools)
             outcome = {"response": stored_response(tidy(response, turn=row.seq))}
         except ModelFailed as error:
-            self._finish_model(row, {"error": error.code}, input_tokens=0, output_tokens=0)
+            if error.may_have_cost:
+                self._finish_unknown(row, error.code)
+            else:
+                self._finish_model(row, {"error": error.code}, input_tokens=0, output_tokens=0)
             return self._model_failed(error)
         except ValueError:
-            self._finish_model(row, {"error": "model_garbage"}, input_tokens=0, output_tokens=0)
+            self._finish_unknown(row, "model_garbage")
             return self._model_failed(
                 ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
             )
@@ -176,6 +194,21 @@ class AgentRun:
         metrics.guard_decisions.labels(decision.action.value, reason, tool).inc()
         if decision.phase is Phase.BEFORE and not decision.execute:
             metrics.avoided_calls.inc()
+
+    def _is_spent(self, estimate: Estimate) -> bool:
+        """Whether what the next request costs for certain, its input, is more than the item's own budget has left."""
+        spent = sum((Decimal(str((row.outcome or {}).get("cost", "0"))) for row in self.journal.current), Decimal(0))
+        return spent + self.prices.cost(input_tokens=estimate.input_tokens, output_tokens=0) > self.limits.cost
+
+    def _finish_unknown(self, row: StepRow, code: str) -> None:
+        """Nobody knows what became of the request, so it cost what was set aside for it."""
+        reserved = reserved_of(row)
+        self._finish_model(
+            row,
+            {"error": code},
+            input_tokens=reserved["input_tokens"],
+            output_tokens=reserved["output_tokens"],
+        )
 
     def _finish_model(self, row: StepRow, outcome: Mapping[str, Any], *, input_tokens: int, output_tokens: int) -> None:
         input_tokens, output_tokens = _counted(input_tokens), _counted(output_tokens)
@@ -210,6 +243,26 @@ class AgentRun:
         if self.bench.profile.on_repeated_error == "error":
             return Failed(error.code, error.public, error.retryable, self.journal.usage())
         return self._stopped(error.code, error.public)
+
+    def _out_of_budget(self, sentence: str) -> WritingOutcome:
+        """No tool is to blame and nothing is left to go on with: a person decides, or by policy the caller."""
+        usage = self.journal.usage()
+        return out_of_budget(self.bench.profile, stop_packet(sentence, self.journal, usage, self.limits.steps), usage)
+
+    def _begin_pause(self) -> None:
+        """From here on time is not the item's."""
+        self.guard.pause(now=time.time())
+        assert self.guard.last_record is not None
+        self.journal.record(StepKind.CONTROL, {"control": "pause", "records": as_stored([self.guard.last_record])})
+
+    def _end_pause(self) -> None:
+        controls = (row.intent.get("control") for row in reversed(self.journal.current) if row.kind is StepKind.CONTROL)
+        if next((control for control in controls if control in {"pause", "unpause"}), None) == "pause":
+            self.guard.unpause(now=time.time())
+            assert self.guard.last_record is not None
+            self.journal.record(
+                StepKind.CONTROL, {"control": "unpause", "records": as_stored([self.guard.last_record])}
+            )
 
     def _check_outer_belt(self) -> None:
         """Raises `UsageLimitExceeded` where the guard's own budgets should long have stopped the run."""
@@ -293,7 +346,8 @@ class AgentRun:
             names = ", ".join(self.tools)
             return None, ToolFailed(UNKNOWN_TOOL, f"There is no tool of this name. There are: {names}.")
         try:
-            return run_tool(tool, self.bench, _arguments(part)), None
+            with tracing.span("tool.call", item_id=self.bench.item.id, tool=tool.name):
+                return run_tool(tool, self.bench, _arguments(part)), None
         except ToolFailed as failure:
             return None, failure
         except Exception:
@@ -411,6 +465,20 @@ class AgentRun:
         """Texts that an earlier worker read, for `lookup_attributes`."""
         for row in self.journal.current:
             self.bench.read_texts.update((row.outcome or {}).get("read", {}))
+
+
+def exhausted_sentence(refused: BudgetExhausted) -> str:
+    """Why no further request is made, for a person."""
+    whose = "all tenants together" if refused.scope == ALL else "this tenant"
+    return f"The day's budget of {whose} ({dollars(refused.limit_micros)} USD) does not suffice for another request to the model."
+
+
+def out_of_budget(profile: Profile, packet: Mapping[str, Any], usage: Usage) -> WritingOutcome:
+    """Where a run goes whose budget is spent: to the caller where the profile says `on_loop: halt`, else to a person."""
+    reason = EndReason.BUDGET.value
+    if profile.on_loop == "halt":
+        return Halted(reason, packet, usage)
+    return Escalated(reason, None, packet, usage)
 
 
 def build_guard(journal: Journal, policy: GuardPolicy, tools: Iterable[Tool], facts: Mapping[str, object]) -> Guard:

@@ -30,6 +30,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from fallback.text_only import Answer, Request
+from gateway import tracing
 from gateway.settings import Settings
 
 log = structlog.get_logger()
@@ -41,13 +42,17 @@ _RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class ModelFailed(Exception):
-    """The model could not be asked, or answered nothing usable; `public` is safe to show."""
+    """The model could not be asked, or answered nothing usable; `public` is safe to show.
 
-    def __init__(self, code: str, public: str, *, retryable: bool) -> None:
+    `may_have_cost` says that nobody knows whether it was asked: its answer did not come, or could not be read.
+    """
+
+    def __init__(self, code: str, public: str, *, retryable: bool, may_have_cost: bool = False) -> None:
         super().__init__(code)
         self.code = code
         self.public = public
         self.retryable = retryable
+        self.may_have_cost = may_have_cost
 
 
 class _TooSlow(Exception):
@@ -101,7 +106,11 @@ class OpenAiCompatibleModel:
 
     def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse:
         """The model's next message. Raises `ModelFailed`."""
-        return asyncio.run(self._respond(list(messages), list(tools)))
+        with tracing.span("model.request", model=self.name) as current:
+            response = asyncio.run(self._respond(list(messages), list(tools)))
+            current.set_attribute("gen_ai.usage.input_tokens", response.usage.input_tokens)
+            current.set_attribute("gen_ai.usage.output_tokens", response.usage.output_tokens)
+            return response
 
     async def _respond(self, messages: list[ModelMessage], tools: list[ToolDefinition]) -> ModelResponse:
         async with (
@@ -192,7 +201,7 @@ async def with_retries(
 
 
 def _timed_out() -> ModelFailed:
-    return ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True)
+    return ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True, may_have_cost=True)
 
 
 def _failure(error: Exception) -> ModelFailed:
@@ -214,9 +223,21 @@ def _failure(error: Exception) -> ModelFailed:
         )
     if isinstance(error, ModelAPIError) and not isinstance(error.__cause__, ValueError):
         return ModelFailed(
-            "model_unreachable", "The model endpoint cannot be reached. Try again later.", retryable=True
+            "model_unreachable",
+            "The model endpoint cannot be reached. Try again later.",
+            retryable=True,
+            may_have_cost=not isinstance(_root_of(error), httpx2.ConnectError | httpx2.ConnectTimeout),
         )
-    return ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
+    return ModelFailed(
+        "model_garbage", "The model endpoint's answer cannot be read.", retryable=True, may_have_cost=True
+    )
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """What an error was raised for in the end: the client wraps what the connection said."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _delay_s(error: Exception, attempt: int) -> float:

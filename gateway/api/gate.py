@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 import structlog
 from starlette.concurrency import run_in_threadpool
@@ -25,6 +26,7 @@ from gateway.api.auth import Authenticator, Principal, Session
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
 from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
+from gateway.api.request_log import log_request
 from gateway.ids import new_id
 
 log = structlog.get_logger()
@@ -64,6 +66,12 @@ class Gate:
         request_id = new_id("req")
         scope.setdefault("state", {}).update(request_id=request_id, body=body)
         answer = _Answer(send, request_id, sessions.CONSOLE_HEADERS if sessions.is_console(scope["path"]) else {})
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            started = time.monotonic()
+            await self._serve(scope, body, answer)
+            log_request(scope, answer.status, time.monotonic() - started)
+
+    async def _serve(self, scope: Scope, body: IncomingBody, answer: _Answer) -> None:
         try:
             instead, incoming = await self._check(scope, body)
             await (instead or self._app)(scope, incoming, answer.send)
@@ -72,7 +80,7 @@ class Gate:
         except ClientDisconnect:
             log.info("request.client_left", path=scope["path"])
         except Exception:
-            log.exception("request.failed", path=scope["path"], request_id=request_id)
+            log.exception("request.failed", path=scope["path"])
             if not answer.started:
                 await refusal(internal_problem(), scope)(scope, body, answer.send)
 
@@ -120,8 +128,8 @@ class Gate:
             return None, body
         form = await sessions.read_form(scope, body)
         if session is not None and not is_public:
-            sent = headers.get(sessions.CSRF_HEADER) or (form and form.fields.get(sessions.CSRF_FIELD))
-            sessions.check_csrf(sent, session.person.csrf)
+            in_form = None if form is None else form.fields.get(sessions.CSRF_FIELD)
+            sessions.check_csrf(headers.get(sessions.CSRF_HEADER) or in_form, session.person.csrf)
         if form is None:
             return None, body
         scope["state"]["form"] = form.fields
@@ -151,6 +159,10 @@ class Gate:
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
         header = headers.get("authorization")
+        if header is None and _is_event_stream(scope):
+            token = _stream_token(scope)
+            if token is not None:
+                return await run_in_threadpool(self._authenticator.ticket, token)
         if header is None:
             person = await self._person(scope, headers)
             if person is not None:
@@ -234,11 +246,24 @@ _OF_ADMINS = ("/v1/keys", "/v1/users", "/v1/webhook-")
 def _needed_scope(method: str, path: str) -> str:
     if path == "/metrics" or path.startswith(_OF_ADMINS):
         return "admin"
+    if path == "/v1/stream-tokens":
+        return "items:read"
     if path.startswith("/v1/escalations"):
         return "review"
     if path.startswith("/v1/guard/"):
         return "guard"
     return "items:read" if method in {"GET", "HEAD", "OPTIONS"} else "items:write"
+
+
+def _is_event_stream(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["method"] == "GET" and path.startswith("/v1/") and path.endswith("/events")
+
+
+def _stream_token(scope: Scope) -> str | None:
+    """The token in the query: the one credential that may stand there, since it is good for one request and a minute."""
+    values = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    return values.get("token")
 
 
 def _check_is_local(headers: Headers) -> None:
@@ -381,11 +406,16 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self._always = always
-        self.started = False
+        self.status: int | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the answer has begun."""
+        return self.status is not None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
+            self.status = message["status"]
             headers = MutableHeaders(raw=message["headers"])
             headers["Request-Id"] = self._request_id
             headers["Sluicegate-Version"] = __version__

@@ -13,7 +13,7 @@ from importlib import import_module
 import structlog
 from sqlalchemy.engine import Connection
 
-from gateway import metrics, outcome, pipeline
+from gateway import metrics, outcome, pipeline, tracing
 from gateway.item import Lease
 from gateway.store import items as item_store
 from gateway.wiring import Services
@@ -75,7 +75,11 @@ class LeaseKeeper:
     def work(self, lease: Lease, *, hand_on: bool = False) -> None:
         """Work on a claimed item until it is settled, handed on or lost; never raises."""
         try:
-            pipeline.process(self._services, lease, hand_on=hand_on)
+            with (
+                structlog.contextvars.bound_contextvars(item_id=lease.item_id),
+                tracing.span("item", item_id=lease.item_id, fence=lease.fence, worker=self.name),
+            ):
+                pipeline.process(self._services, lease, hand_on=hand_on)
         except Exception:
             log.exception("item.crashed", item_id=lease.item_id, fence=lease.fence)
         finally:
