@@ -28,6 +28,7 @@ from gateway.api.items import ItemRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
+from gateway.api.stream import EventHub, StreamPace
 from gateway.api.submit import Submissions
 from gateway.api.waiting import Waiting
 from gateway.console.access import AccessRoutes
@@ -75,7 +76,9 @@ def create_app(services: Services) -> Gate:
     # First, since routes are tried in order and an agent asks here twice a call.
     app.include_router(GuardRunRoutes(services.database).router())
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
-    app.include_router(EventRoutes(services).router())
+    pace = StreamPace(settings.stream_ping_s, settings.stream_cap_s)
+    hub = EventHub(services.database, changes, authenticator, pace)
+    app.include_router(EventRoutes(services.database, hub).router())
     app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.api.problems import ApiProblem
 from gateway.person import SCOPES_BY_ROLE, Person, Role
-from gateway.store import items, keys, logins, people
+from gateway.store import items, keys, logins, people, stream_tokens
 from gateway.store.engine import Database
 from gateway.store.people import SessionEnd, SessionLimits
 
@@ -122,6 +122,15 @@ class Authenticator:
             record.tenant, record.actor, SCOPES_BY_ROLE[record.role], record.role, f"session:{hashed}"
         )
         return Session(principal, Person(record.name, record.role, record.tenant, csrf_of(token)))
+
+    def ticket(self, token: str) -> Principal:
+        """Whose stream this token opens. Blocks, and uses the token up. Raises a 401 for one that is used or over."""
+        ticket = self._database.transact(
+            lambda connection: stream_tokens.redeem(connection, token, at_ms=items.now_ms(connection))
+        )
+        if ticket is None or (ticket.credential and not self.still_valid(frozenset({ticket.credential}))):
+            raise unauthenticated("The stream token is not valid: it opens one stream, within 60 seconds.")
+        return Principal(ticket.tenant, ticket.actor, ticket.scopes, credential=ticket.credential)
 
     def keyless(self) -> Session:
         """Whoever sits at this machine, where no key is asked for. Blocks at the first call. Raises a 401 where one is."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 
 from gateway.work.signals import Listener
 
@@ -17,18 +19,31 @@ class Changes:
     def __init__(self) -> None:
         self.is_closing = False
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._watching: set[asyncio.Event] = set()
 
     def notify(self, item_id: str) -> None:
         """Wake all that wait for this item."""
         for event in self._waiting.get(item_id, ()):
             event.set()
+        for event in self._watching:
+            event.set()
 
     def close(self) -> None:
         """The process is about to end: nobody waits any longer, each gets its item as it stands."""
         self.is_closing = True
-        for events in self._waiting.values():
+        for events in (*self._waiting.values(), self._watching):
             for event in events:
                 event.set()
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[asyncio.Event]:
+        """Set whenever anything happened to any item, or the process is about to end; whoever waits clears it."""
+        event = asyncio.Event()
+        self._watching.add(event)
+        try:
+            yield event
+        finally:
+            self._watching.discard(event)
 
     def attach(self, listener: Listener) -> None:
         """Take signals from other processes in the running event loop."""
