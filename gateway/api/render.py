@@ -10,7 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from gateway.decision import ScreenedFile, file_problem
-from gateway.escalation import CONSEQUENCES, EscalationRecord, allowed_actions
 from gateway.item import FileRecord, Item, Status
 from gateway.profiles import Profile
 from prefilters.screening import Screening
@@ -195,63 +194,6 @@ def explanation_json(item: Item, history: list[sa.Row[Any]], *, language: str) -
             for row in history
         ],
     }
-
-
-def escalation_json(record: EscalationRecord) -> dict[str, Any]:
-    """A case for a person, with all that is needed to decide, and what each decision would do."""
-    packet = record.packet
-    resolution = dict(record.resolution) if record.resolution is not None else None
-    if resolution is not None:
-        resolution["at"] = timestamp(resolution.pop("at_ms", None))
-    return {
-        "id": record.id,
-        "status": record.status.value,
-        "version": record.version,
-        "item": record.item_id,
-        "run": record.run_id,
-        "attempt": record.attempt,
-        "profile": record.profile,
-        "reason": record.reason,
-        "tool": record.tool,
-        "question": packet.get("question"),
-        "why": packet.get("why"),
-        "arguments": packet.get("arguments"),
-        "first_answer": packet.get("first_answer"),
-        "attempts": packet.get("attempts"),
-        "evidence": packet.get("evidence", []),
-        "halt_number": packet.get("halt_number"),
-        "resume_point": packet.get("resume_point"),
-        "cost": packet.get("cost"),
-        "steps": packet.get("steps"),
-        "usage": packet.get("usage"),
-        "calls": packet.get("calls", []),
-        "occurrence_count": record.occurrence_count,
-        "came_back_after": record.came_back_after,
-        "group": record.group_key,
-        "priority": record.priority,
-        "holder": record.holder,
-        "lease_expires_at": timestamp(record.lease_expires_ms),
-        "fence": record.fence,
-        "allowed_actions": [
-            {"action": action.value, "consequence": dict(CONSEQUENCES[action])} for action in allowed_actions(record)
-        ],
-        "resolution": resolution,
-        "links": case_links(record),
-        "created_at": timestamp(record.created_ms),
-        "updated_at": timestamp(record.updated_ms),
-        "due_at": timestamp(record.due_ms),
-        "expires_at": timestamp(record.expires_ms),
-    }
-
-
-def case_links(record: EscalationRecord) -> dict[str, str]:
-    """Where the case, its item and its run are read."""
-    links = {"self": f"/v1/escalations/{record.id}"}
-    if record.item_id is not None:
-        links["item"] = f"/v1/items/{record.item_id}"
-    if record.run_id is not None:
-        links["run"] = f"/v1/guard/runs/{record.run_id}"
-    return links
 
 
 def event_json(row: sa.Row[Any]) -> dict[str, Any]:

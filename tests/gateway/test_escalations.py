@@ -389,7 +389,8 @@ def test_action_that_the_case_does_not_allow_is_named_with_those_that_it_does(qu
         problem = refused(
             queue.post(f"{case}/resolve", {"lease_token": token, **action}, If_Match=etag), 422, "action_not_allowed"
         )
-        assert problem["allowed_actions"] == ["reroute", "answer_item", "reject_item"]
+        assert {"reroute", "answer_item", "reject_item"} <= set(problem["allowed_actions"])
+        assert action["action"] not in problem["allowed_actions"]
     invalid = {"lease_token": token, "action": "answer_item", "output": {**COPY, "price": "9.99"}}
     assert (
         "price" in refused(queue.post(f"{case}/resolve", invalid, If_Match=etag), 422, "action_not_allowed")["detail"]

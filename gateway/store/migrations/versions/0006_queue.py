@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -20,7 +22,7 @@ _INDEXES = (
 )
 
 
-def _columns() -> list[sa.Column[object]]:
+def _columns() -> list[sa.Column[Any]]:
     numbers = [sa.Column(name, sa.Integer(), server_default=default, nullable=False) for name, default in _NUMBERS]
     return [
         *numbers,

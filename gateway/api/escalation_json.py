@@ -1,0 +1,145 @@
+"""Cases, leases, audits and groups of the human queue as JSON, in the words of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.render import timestamp
+from gateway.escalation import CONSEQUENCES, EscalationLease, EscalationRecord, allowed_actions
+from gateway.review.queue import Claimed
+from gateway.store.escalation_leases import QueueState
+from gateway.store.escalation_log import LogEntry
+
+
+def escalation_json(record: EscalationRecord) -> dict[str, Any]:
+    """A case for a person, with all that is needed to decide, and what each decision would do."""
+    packet = record.packet
+    return {
+        "id": record.id,
+        "status": record.status.value,
+        "version": record.version,
+        "item": record.item_id,
+        "run": record.run_id,
+        "attempt": record.attempt,
+        "profile": record.profile,
+        "reason": record.reason,
+        "tool": record.tool,
+        "question": packet.get("question"),
+        "why": packet.get("why"),
+        "arguments": packet.get("arguments"),
+        "first_answer": packet.get("first_answer"),
+        "attempts": packet.get("attempts"),
+        "evidence": packet.get("evidence", []),
+        "halt_number": packet.get("halt_number"),
+        "resume_point": packet.get("resume_point"),
+        "cost": packet.get("cost"),
+        "steps": packet.get("steps"),
+        "usage": packet.get("usage"),
+        "calls": packet.get("calls", []),
+        "occurrence_count": record.occurrence_count,
+        "came_back_after": record.came_back_after,
+        "reopen_count": record.reopen_count,
+        "reopens": record.reopens,
+        "group": record.group_id,
+        "fingerprint": record.fingerprint,
+        "priority": record.priority,
+        "holder": record.holder,
+        "lease_expires_at": timestamp(record.lease_expires_ms),
+        "fence": record.fence,
+        "allowed_actions": [
+            {"action": action.value, "consequence": dict(CONSEQUENCES[action])} for action in allowed_actions(record)
+        ],
+        "resolution": None if record.resolution is None else resolution_json(record),
+        "apply_at": timestamp(record.apply_ms),
+        "apply_problem": record.apply_problem,
+        "links": case_links(record),
+        "created_at": timestamp(record.created_ms),
+        "updated_at": timestamp(record.updated_ms),
+        "due_at": timestamp(record.due_ms),
+        "expires_at": timestamp(record.expires_ms),
+        "on_expire": record.on_expire,
+    }
+
+
+def case_links(record: EscalationRecord) -> dict[str, str]:
+    """Where the case, its item and its run are read."""
+    links = {"self": f"/v1/escalations/{record.id}", "audit": f"/v1/escalations/{record.id}/audit"}
+    if record.item_id is not None:
+        links["item"] = f"/v1/items/{record.item_id}"
+    if record.run_id is not None:
+        links["run"] = f"/v1/guard/runs/{record.run_id}"
+    if record.group_id is not None:
+        links["group"] = f"/v1/escalation-groups/{record.group_id}"
+    return links
+
+
+def resolution_json(record: EscalationRecord) -> dict[str, Any]:
+    """What was decided, by whom and when."""
+    stored = dict(record.resolution or {})
+    stored["at"] = timestamp(stored.pop("at_ms", None))
+    return stored
+
+
+def resolved_json(record: EscalationRecord) -> dict[str, Any]:
+    """The answer to a decision: the same for the same decision, however often it is sent."""
+    return {
+        "id": record.id,
+        "status": record.status.value,
+        "item": record.item_id,
+        "run": record.run_id,
+        "resolution": resolution_json(record),
+        "apply_at": timestamp(record.apply_ms),
+        "links": case_links(record),
+    }
+
+
+def lease_json(lease: EscalationLease) -> dict[str, Any]:
+    """A lease with its token, for its holder alone."""
+    return {"token": lease.token, "fence": lease.fence, "expires_at": timestamp(lease.expires_ms)}
+
+
+def claimed_json(claimed: Claimed) -> dict[str, Any]:
+    """A case with the lease on it."""
+    return {"escalation": escalation_json(claimed.record), "lease": lease_json(claimed.lease)}
+
+
+def empty_json(state: QueueState) -> dict[str, Any]:
+    """Why nothing was handed out: nothing open, all held by others, or hidden by the filter."""
+    return {
+        "empty": True,
+        "why": why_empty(state),
+        "open": state.open,
+        "claimed_by_others": state.claimed,
+        "hidden_by_filter": state.open - state.matching,
+        "next_expiry": timestamp(state.next_expiry_ms),
+    }
+
+
+def why_empty(state: QueueState) -> str | None:
+    """One word for it; None while there is something for this filter."""
+    if state.matching:
+        return None
+    if state.open:
+        return "hidden_by_filter"
+    return "all_claimed" if state.claimed else "nothing_open"
+
+
+def entry_json(entry: LogEntry) -> dict[str, Any]:
+    """One line of an audit."""
+    return {
+        "at": timestamp(entry.at_ms),
+        "what": entry.what.value,
+        "actor": entry.actor,
+        "from": entry.from_status,
+        "to": entry.to_status,
+        "version": entry.version,
+        "fence": entry.fence,
+        "note": entry.note,
+        "detail": entry.detail,
+    }
+
+
+def etag(record: EscalationRecord) -> Mapping[str, str]:
+    """The header that a decision on this case has to match."""
+    return {"ETag": f'"{record.version}"'}

@@ -1,0 +1,222 @@
+"""Who works on a case: one holder at a time, by a lease with a number that only grows."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from gateway.escalation import Change, EscalationLease
+from gateway.store import escalation_log as audit
+from gateway.store.engine import database_now_ms
+from gateway.store.escalation_rows import CLAIMED, OPEN, CaseFilter, is_free, is_held
+from gateway.store.tables import escalations
+
+_BY_DUE = (escalations.c.due_ms, escalations.c.priority.desc(), escalations.c.id)
+_FREED: dict[str, Any] = {"status": OPEN, "holder": None, "lease_token": None, "lease_expires_ms": None}
+SYSTEM = "system:queue"
+
+
+def claim(
+    connection: Connection, escalation_id: str, *, tenant: str, holder: str, lease_ms: int
+) -> EscalationLease | None:
+    """Take one case, or renew one's own lease on it; None while somebody else holds it or it is decided."""
+    row = connection.execute(
+        sa.select(escalations.c.lease_token).where(
+            escalations.c.id == escalation_id, escalations.c.holder == holder, is_held()
+        )
+    ).first()
+    if row is not None:
+        return heartbeat(connection, escalation_id, tenant=tenant, token=row.lease_token, lease_ms=lease_ms)
+    return _take(connection, escalation_id, tenant=tenant, holder=holder, lease_ms=lease_ms)
+
+
+def claim_next(
+    connection: Connection, *, tenant: str, where: CaseFilter, holder: str, lease_ms: int
+) -> tuple[str, EscalationLease] | None:
+    """Take the soonest due case that nobody holds; None when there is none for this filter."""
+    first = (
+        sa.select(escalations.c.id)
+        .where(escalations.c.tenant == tenant, is_free(), *where.conditions())
+        .order_by(*_BY_DUE)
+        .limit(1)
+    )
+    if connection.dialect.name == "postgresql":
+        first = first.with_for_update(skip_locked=True)
+    row = connection.execute(first).first()
+    if row is None:
+        return None
+    lease = _take(connection, row.id, tenant=tenant, holder=holder, lease_ms=lease_ms)
+    return None if lease is None else (row.id, lease)
+
+
+def _take(
+    connection: Connection, escalation_id: str, *, tenant: str, holder: str, lease_ms: int
+) -> EscalationLease | None:
+    before = _status_and_holder(connection, escalation_id)
+    token = secrets.token_urlsafe(24)
+    row = connection.execute(
+        escalations.update()
+        .where(escalations.c.id == escalation_id, escalations.c.tenant == tenant, is_free())
+        .values(
+            **_held_by(holder, token, lease_ms),
+            claimed_ms=sa.func.coalesce(escalations.c.claimed_ms, database_now_ms()),
+        )
+        .returning(escalations.c.fence, escalations.c.lease_expires_ms)
+    ).first()
+    if row is None or before is None:
+        return None
+    detail = {"holder": holder} if before.holder is None else {"holder": holder, "previous_holder": before.holder}
+    audit.write(connection, escalation_id, Change.CLAIMED, actor=holder, before=before.status, detail=detail)
+    return EscalationLease(token, row.fence, holder, row.lease_expires_ms)
+
+
+def _held_by(holder: str, token: str, lease_ms: int) -> dict[str, Any]:
+    return {
+        "status": CLAIMED,
+        "holder": holder,
+        "lease_token": token,
+        "lease_expires_ms": database_now_ms() + lease_ms,
+        "fence": escalations.c.fence + 1,
+        "version": escalations.c.version + 1,
+        "updated_ms": database_now_ms(),
+    }
+
+
+def heartbeat(
+    connection: Connection, escalation_id: str, *, tenant: str, token: str, lease_ms: int
+) -> EscalationLease | None:
+    """Renew a lease by its token; None if it was lost."""
+    row = connection.execute(
+        escalations.update()
+        .where(
+            escalations.c.id == escalation_id,
+            escalations.c.tenant == tenant,
+            escalations.c.lease_token == token,
+            is_held(),
+        )
+        .values(lease_expires_ms=database_now_ms() + lease_ms)
+        .returning(escalations.c.fence, escalations.c.holder, escalations.c.lease_expires_ms)
+    ).first()
+    return None if row is None else EscalationLease(token, row.fence, row.holder, row.lease_expires_ms)
+
+
+def release(
+    connection: Connection, escalation_id: str, *, tenant: str, token: str, actor: str, note: str | None = None
+) -> bool:
+    """Give a case back; False if the lease was lost before."""
+    changed = connection.execute(
+        escalations.update()
+        .where(
+            escalations.c.id == escalation_id,
+            escalations.c.tenant == tenant,
+            escalations.c.status == CLAIMED,
+            escalations.c.lease_token == token,
+        )
+        .values(**_FREED, version=escalations.c.version + 1, updated_ms=database_now_ms())
+    )
+    if changed.rowcount == 1:
+        audit.write(connection, escalation_id, Change.RELEASED, actor=actor, before=CLAIMED, note=note)
+    return changed.rowcount == 1
+
+
+def assign(
+    connection: Connection, escalation_id: str, *, tenant: str, to: str, actor: str, lease_ms: int, note: str | None
+) -> EscalationLease | None:
+    """Give a case that waits for a reviewer to a person, whoever holds it; None if it waits for none any more."""
+    before = _status_and_holder(connection, escalation_id)
+    token = secrets.token_urlsafe(24)
+    row = connection.execute(
+        escalations.update()
+        .where(
+            escalations.c.id == escalation_id,
+            escalations.c.tenant == tenant,
+            escalations.c.status.in_([OPEN, CLAIMED]),
+        )
+        .values(
+            **_held_by(to, token, lease_ms),
+            claimed_ms=sa.func.coalesce(escalations.c.claimed_ms, database_now_ms()),
+        )
+        .returning(escalations.c.fence, escalations.c.lease_expires_ms)
+    ).first()
+    if row is None or before is None:
+        return None
+    detail = {"holder": to, "previous_holder": before.holder}
+    audit.write(connection, escalation_id, Change.ASSIGNED, actor=actor, before=before.status, note=note, detail=detail)
+    return EscalationLease(token, row.fence, to, row.lease_expires_ms)
+
+
+def holds(connection: Connection, escalation_id: str, *, token: str) -> bool:
+    """Whether this token is a live lease on the case."""
+    query = sa.select(escalations.c.id).where(
+        escalations.c.id == escalation_id, escalations.c.lease_token == token, is_held()
+    )
+    return connection.execute(query).first() is not None
+
+
+def free_all_of(connection: Connection, *, tenant: str, holder: str, actor: str, why: str) -> list[str]:
+    """Give back all that a person holds, such as when their role ends; gives the ids of the cases."""
+    where = sa.and_(escalations.c.tenant == tenant, escalations.c.holder == holder)
+    return _free(connection, where, Change.RELEASED, actor=actor, detail={"previous_holder": holder, "why": why})
+
+
+def free_lapsed(connection: Connection) -> list[str]:
+    """Give back the cases whose lease has run out, with a line in their audits; gives their ids."""
+    rows = connection.execute(
+        sa.select(escalations.c.id, escalations.c.holder)
+        .where(escalations.c.status == CLAIMED, escalations.c.lease_expires_ms <= database_now_ms())
+        .limit(200)
+    ).all()
+    freed: list[str] = []
+    for row in rows:
+        where = sa.and_(escalations.c.id == row.id, escalations.c.lease_expires_ms <= database_now_ms())
+        detail = {"previous_holder": row.holder}
+        freed += _free(connection, where, Change.LEASE_EXPIRED, actor=SYSTEM, detail=detail)
+    return freed
+
+
+def _free(
+    connection: Connection, where: sa.ColumnElement[bool], what: Change, *, actor: str, detail: dict[str, Any]
+) -> list[str]:
+    rows = connection.execute(
+        escalations.update()
+        .where(where, escalations.c.status == CLAIMED)
+        .values(**_FREED, version=escalations.c.version + 1, updated_ms=database_now_ms())
+        .returning(escalations.c.id)
+    ).all()
+    for row in rows:
+        audit.write(connection, row.id, what, actor=actor, before=CLAIMED, detail=detail)
+    return [row.id for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """Why nothing was handed out."""
+
+    open: int
+    claimed: int
+    matching: int
+    next_expiry_ms: int | None
+
+
+def queue_state(connection: Connection, *, tenant: str, where: CaseFilter) -> QueueState:
+    """How many cases are free, held, and free but hidden by the filter."""
+    of_tenant = sa.select(sa.func.count()).select_from(escalations).where(escalations.c.tenant == tenant)
+    free = connection.execute(of_tenant.where(is_free())).scalar_one()
+    matching = connection.execute(of_tenant.where(is_free(), *where.conditions())).scalar_one()
+    held = connection.execute(
+        sa.select(sa.func.count(), sa.func.min(escalations.c.lease_expires_ms)).where(
+            escalations.c.tenant == tenant, is_held()
+        )
+    ).one()
+    return QueueState(int(free), int(held[0]), int(matching), held[1])
+
+
+def _status_and_holder(connection: Connection, escalation_id: str) -> sa.Row[str, str | None] | None:
+    query = sa.select(escalations.c.status, escalations.c.holder).where(escalations.c.id == escalation_id)
+    if connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    return connection.execute(query).first()
