@@ -24,7 +24,8 @@ def dump(value: object) -> Any:
         return value
     names = _field_names(kind)
     if names:
-        return {name: dump(getattr(value, name)) for name in names}
+        # A record is dumped with each call that is stored: most of its values are plain, and need no call of their own.
+        return {name: v if type(v := getattr(value, name)) in _PLAIN else dump(v) for name in names}
     if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Enum):

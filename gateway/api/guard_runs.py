@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -38,6 +40,9 @@ M = TypeVar("M", bound=BaseModel)
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Of one request: a result of 5 MB stays below it even where each of its characters is escaped once."""
 
+_THREADS = 16
+"""They wait for the database most of the time, and on SQLite for each other."""
+
 _MOST_DIGITS = 4_000
 """Python prints and reads no longer integers; a model's longer ones are read as floating-point numbers."""
 
@@ -47,17 +52,18 @@ class GuardRunRoutes:
 
     def __init__(self, database: Database) -> None:
         self._runs = GuardRuns(database)
+        self._threads = ThreadPoolExecutor(_THREADS, "guard-runs")
 
     def router(self) -> APIRouter:
         """The routes with their descriptions."""
         router = APIRouter(prefix="/v1/guard/runs", tags=["guard"])
         add = router.add_api_route
-        for path, handler, method, summary, description in (
+        for path, handler, method, summary, description in (  # those first that are asked for most
+            ("/{run_id}/before", self.before, "POST", "Whether a call may run", schemas.BEFORE),
+            ("/{run_id}/after", self.after, "POST", "What follows from an outcome", schemas.AFTER),
+            ("/{run_id}/before-batch", self.before_batch, "POST", "The calls of one message", schemas.BATCH),
             ("", self.open, "POST", "Open a run, or find it again", schemas.OPEN),
             ("/{run_id}", self.get, "GET", "Where a run stands", schemas.READ),
-            ("/{run_id}/before", self.before, "POST", "Whether a call may run", schemas.BEFORE),
-            ("/{run_id}/before-batch", self.before_batch, "POST", "The calls of one message", schemas.BATCH),
-            ("/{run_id}/after", self.after, "POST", "What follows from an outcome", schemas.AFTER),
             ("/{run_id}/end", self.end, "POST", "Close a run's trace", schemas.END),
             ("/{run_id}/resume", self.resume, "POST", "Let a halted run go on", schemas.RESUME),
         ):
@@ -119,7 +125,8 @@ class GuardRunRoutes:
 
     async def _call(self, work: Callable[[], T]) -> T:
         try:
-            return await run_in_threadpool(work)
+            # A pool of its own: the way there and back costs half of the framework's, which carries a context along.
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except RunProblem as problem:
             raise _api_problem(problem) from problem
         except PolicyError as error:

@@ -26,6 +26,10 @@ IMMEDIATE`), since a transaction that reads first and writes later fails at once
 _ASK_AGAIN_MS = 3
 """SQLite asks after 1 and 2 ms more within this time, and then we begin anew."""
 
+_CHECKPOINT_PAGES = 4_000
+"""The log is written back when it has 16 MB. Whoever commits then waits for it, and pages that change often, as most of ours
+do, are written back less often that way."""
+
 CONNECTIONS = 16
 """Most connections of one process to a database server; threads beyond that wait for one."""
 _CONNECT_S = 10
@@ -178,6 +182,7 @@ def _prepare_sqlite(raw: Any, record: Any) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
+        f"wal_autocheckpoint={_CHECKPOINT_PAGES}",
         "cache_size=-16000",
         "temp_store=MEMORY",
     ):

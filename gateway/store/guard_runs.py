@@ -99,7 +99,9 @@ _ROW = tuple(guard_runs.c[one.name] for one in fields(RunRow))
 _STATUS = [column.name for column in _ROW].index("status")
 _BY_ID = sa.select(*_ROW).where(guard_runs.c.id == sa.bindparam("id"), guard_runs.c.tenant == sa.bindparam("tenant"))
 _FIND = Prepared(_BY_ID)
-_LOCK = Prepared(_BY_ID.with_for_update())  # SQLite knows no such words: there the writing transactions are alone anyway
+_LOCK = Prepared(
+    _BY_ID.with_for_update()
+)  # SQLite knows no such words: there the writing transactions are alone anyway
 _DEFINITION = sa.select(guard_runs.c.definition).where(guard_runs.c.id == sa.bindparam("id"))
 _STORED = sa.select(
     guard_decisions.c.id,

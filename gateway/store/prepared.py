@@ -20,7 +20,9 @@ _Convert = Callable[[Any], Any] | None
 class Prepared:
     """One Core statement with bound parameters, run many times. Values and rows are those that SQLAlchemy takes and gives."""
 
-    def __init__(self, statement: sa.Select[Any] | sa.sql.dml.UpdateBase, *, names: Collection[str] | None = None) -> None:
+    def __init__(
+        self, statement: sa.Select[Any] | sa.sql.dml.UpdateBase, *, names: Collection[str] | None = None
+    ) -> None:
         """`names` are the columns that an insert sets; without it an insert sets all of them."""
         self._statement = statement
         self._names = None if names is None else list(names)
@@ -36,7 +38,12 @@ class Prepared:
         if not any(self._columns):
             return cast(list[tuple[Any, ...]], found)
         return [
-            tuple([value if convert is None else convert(value) for convert, value in zip(self._columns, row, strict=True)])
+            tuple(
+                [
+                    value if convert is None else convert(value)
+                    for convert, value in zip(self._columns, row, strict=True)
+                ]
+            )
             for row in found
         ]
 
