@@ -67,7 +67,10 @@ def main(control_fd: int, service_pid: int, preload: Sequence[str]) -> None:
         if function:
             getattr(loaded, function)()
     _calm_decoders()
-    control.send(json.dumps(level).encode())
+    try:
+        control.send(json.dumps(level).encode())
+    except BrokenPipeError:  # the service was killed while the decoders were being loaded
+        return
     workers: set[int] = set()
     try:
         while _service_lives(control, service_pid):

@@ -12,6 +12,11 @@ SAMPLES = "SAMPLES"
 DEFAULT_FOLDER = Path(__file__).parents[2] / "shared" / "samples"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m case` picks the tests that `./dev chaos --cases` runs at their full size."""
+    config.addinivalue_line("markers", "case: a reliability case, S1 to S10; see tests/contracts/sizes.py")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `SLUICEGATE_SAMPLES` set, as in CI, all run, and fail if the folder is not there."""
     if os.environ.get("SLUICEGATE_SAMPLES") or DEFAULT_FOLDER.is_dir():

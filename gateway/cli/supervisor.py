@@ -20,7 +20,8 @@ from gateway.wiring import open_database
 _ROLES = ("serve", "worker")
 _STOP_S = 25.0
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 5.0
-_HEALTHY_S = 30.0
+_HEALTHY_S = 10.0
+"""A child that lived so long did not die of its start, and is started again without delay."""
 _READY_S = 120.0
 _LOOK_S = 0.1
 CONFIGURATION_ERROR = 2
