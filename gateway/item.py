@@ -128,6 +128,36 @@ class FileRecord:
     verdict: str | None
     screening: Mapping[str, Any] | None
     """`Screening.to_json()` of what has been measured so far."""
+    overridden: Mapping[str, Any] | None = None
+    """Who used the file although a rule refuses it: `by`, `at_ms`, `reason`; None where nobody did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One later attempt at an item: the first is the submission itself."""
+
+    number: int
+    """2 and more."""
+    action: str
+    """`reroute` or `retry`."""
+    actor: str
+    reason: str | None
+    route: str | None
+    budget: Mapping[str, Any] | None
+    before: Mapping[str, Any]
+    """Where the attempt before it had ended: `status`, `reason`, `route`, `usage_cost`."""
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something that a tool of the item's agent changed."""
+
+    seq: int
+    """The step that did it."""
+    tool: str
+    arguments: Mapping[str, Any]
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +192,18 @@ class Item:
     updated_ms: int
     expires_ms: int | None
     files: tuple[FileRecord, ...] = field(default=())
+    supersedes: str | None = None
+    superseded_by: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    """Those after the first; empty in lists."""
+    effects: tuple[Effect, ...] = ()
+    """What its tools have changed; empty in lists."""
+
+    @property
+    def budget(self) -> Mapping[str, Any]:
+        """The caller's own budget for the current attempt; empty where the profile's stands."""
+        own = self.attempts[-1].budget if self.attempts else None
+        return own if own is not None else self.submission.get("budget") or {}
 
     @property
     def title(self) -> str | None:

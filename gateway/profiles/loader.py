@@ -141,8 +141,14 @@ class Profile(_Part):
 
     def output_errors(self, output: object) -> list[str]:
         """What is wrong with a piece of copy by this profile's schema, a sentence each; empty when it is right."""
+        return [
+            f"{pointer.strip('/') or 'the output'}: {detail}"[:300] for pointer, detail in self.output_problems(output)
+        ]
+
+    def output_problems(self, output: object) -> list[tuple[str, str]]:
+        """The same as JSON pointer and sentence each."""
         errors = sorted(Draft202012Validator(self.output_schema).iter_errors(output), key=lambda e: list(e.path))
-        return [f"{'/'.join(map(str, error.path)) or 'the output'}: {error.message}"[:300] for error in errors[:20]]
+        return [("".join(f"/{part}" for part in error.path), error.message[:300]) for error in errors[:20]]
 
 
 class Profiles(Mapping[str, Profile]):

@@ -5,23 +5,37 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from gateway.item import SUSPECT_LOST_CLAIMS, FileRecord, Item, Lease, Mode, Status, Usage, may_follow
+from gateway.item import (
+    SUSPECT_LOST_CLAIMS,
+    Attempt,
+    Effect,
+    FileRecord,
+    Item,
+    Lease,
+    Mode,
+    Status,
+    Usage,
+    may_follow,
+)
 from gateway.store import events
 from gateway.store.engine import database_now_ms
-from gateway.store.tables import files, history, items
+from gateway.store.tables import attempts, effects, files, history, items
 
 CLAIMABLE = Status.QUEUED
 _IS_WAITING = items.c.status == sa.literal_column(f"'{CLAIMABLE.value}'")
 """Written out rather than bound: a plan for any value of a parameter cannot use the index of what waits."""
 HANDED_ON = "inspected"
 """The reason of a waiting item that one worker has judged and another is to write on: both together are one claim."""
-_NOT_HANDED_ON = sa.case((items.c.reason == HANDED_ON, 0), else_=1)
+WAITS_FOR_MODEL = "model_calls_paused"
+"""The reason of a waiting item that was given back because all requests to the model are paused: no claim is counted for it."""
+_NOT_HANDED_ON = sa.case((items.c.reason.in_([HANDED_ON, WAITS_FOR_MODEL]), 0), else_=1)
+_NEEDS_NO_MODEL = sa.or_(items.c.route.is_(None), items.c.route == "human")
 _IS_CANCELLING = items.c.status == sa.literal_column(f"'{Status.CANCELLING.value}'")
 
 
@@ -72,6 +86,7 @@ class NewItem:
     duplicate_of: str | None
     retention_ms: int
     files: tuple[FileRecord, ...]
+    supersedes: str | None = None
 
 
 def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> Item:
@@ -98,6 +113,7 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> I
             "created_ms": at_ms,
             "updated_ms": at_ms,
             "expires_ms": at_ms + new.retention_ms,
+            "supersedes": new.supersedes,
         },
     )
     if new.files:
@@ -139,6 +155,7 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> I
         updated_ms=at_ms,
         expires_ms=at_ms + new.retention_ms,
         files=new.files,
+        supersedes=new.supersedes,
     )
 
 
@@ -175,10 +192,13 @@ def claim(
     return _claim_where(connection, items.c.id == item_id, owner=owner, lease_ms=lease_ms, is_counted=is_counted)
 
 
-def claim_next(connection: Connection, *, owner: str, lease_ms: int, is_alone: bool = True) -> Lease | None:
+def claim_next(
+    connection: Connection, *, owner: str, lease_ms: int, is_alone: bool = True, may_write: bool = True
+) -> Lease | None:
     """Take the item that has waited longest; None when nothing waits.
 
-    A worker that has others in hand (not `is_alone`) does not get an item that has to be worked on alone.
+    A worker that has others in hand (not `is_alone`) does not get an item that has to be worked on alone. Without
+    `may_write` items that are judged and wait for the model stay where they are.
     """
     oldest = (
         sa.select(items.c.id)
@@ -188,6 +208,8 @@ def claim_next(connection: Connection, *, owner: str, lease_ms: int, is_alone: b
     )
     if not is_alone:
         oldest = oldest.where(items.c.lost_claims < SUSPECT_LOST_CLAIMS)
+    if not may_write:
+        oldest = oldest.where(_NEEDS_NO_MODEL)
     if connection.dialect.name == "postgresql":
         oldest = oldest.with_for_update(skip_locked=True)
     return _claim_where(
@@ -418,7 +440,10 @@ def get(connection: Connection, item_id: str, *, tenant: str | None = None) -> I
     row = connection.execute(query).first()
     if row is None:
         return None
-    return _item(row, _files_of(connection, [item_id]).get(item_id, ()))
+    item = _item(row, _files_of(connection, [item_id]).get(item_id, ()))
+    if item.attempt > 1:
+        item = replace(item, attempts=_attempts_of(connection, item_id))
+    return replace(item, effects=_effects_of(connection, item_id)) if item.usage.tool_calls else item
 
 
 def version_and_status(connection: Connection, item_id: str) -> tuple[int, Status] | None:
@@ -547,6 +572,7 @@ def _files_of(connection: Connection, ids: list[str]) -> dict[str, tuple[FileRec
                 media_type=row.media_type,
                 verdict=row.verdict,
                 screening=row.screening,
+                overridden=row.overridden,
             )
         )
     return {item_id: tuple(records) for item_id, records in grouped.items()}
@@ -582,4 +608,30 @@ def _item(row: sa.Row[Any], records: tuple[FileRecord, ...]) -> Item:
         updated_ms=row.updated_ms,
         expires_ms=row.expires_ms,
         files=records,
+        supersedes=row.supersedes,
+        superseded_by=row.superseded_by,
     )
+
+
+def _attempts_of(connection: Connection, item_id: str) -> tuple[Attempt, ...]:
+    rows = connection.execute(sa.select(attempts).where(attempts.c.item_id == item_id).order_by(attempts.c.number))
+    return tuple(
+        Attempt(
+            number=row.number,
+            action=row.action,
+            actor=row.actor,
+            reason=row.reason,
+            route=row.route,
+            budget=row.budget,
+            before=row.before,
+            started_ms=row.started_ms,
+        )
+        for row in rows
+    )
+
+
+def _effects_of(connection: Connection, item_id: str) -> tuple[Effect, ...]:
+    rows = connection.execute(
+        sa.select(effects).where(effects.c.item_id == item_id).order_by(effects.c.seq, effects.c.key)
+    )
+    return tuple(Effect(row.seq, row.tool, row.arguments, row.at_ms) for row in rows)
