@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import copy
+import json
+
 import pytest
 
-from guard import Outcome
+from guard import Effect, Guard, Outcome, ToolCall, ToolTraits
+from guard.large import MAX_WALKED, large_text
 from guard.results import EXCERPT_CHARS, digest_of, excerpt_of, normalise
 
 
@@ -80,3 +84,76 @@ def test_an_excerpt_is_one_short_printable_line() -> None:
     assert len(excerpt) <= EXCERPT_CHARS
     assert "\n" not in excerpt
     assert excerpt.encode("utf-8")
+
+
+def _deep(bottom: object, depth: int = 5_000) -> object:
+    value = bottom
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _cyclic(first: int) -> list[object]:
+    value: list[object] = [first]
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param([*range(30_000), 1], [*range(30_000), 2], id="the last of 30,000 values"),
+        pytest.param(
+            {"rows": [{"n": n, "at": 1} for n in range(12_000)]},
+            {"rows": [{"n": n, "at": 1 + (n == 11_999)} for n in range(12_000)]},
+            id="a field of the last row",
+        ),
+        pytest.param(dict.fromkeys(map(str, range(30_000))), dict.fromkeys(map(str, range(30_001))), id="one key more"),
+        pytest.param(_deep(1), _deep(2), id="5,000 levels down"),
+        pytest.param(_deep(1), _deep(1, 5_001), id="one level more"),
+        pytest.param(_cyclic(1), _cyclic(2), id="lists that contain themselves"),
+        pytest.param([*range(30_000), {1, 2}], [*range(30_000), {1, 3}], id="a set behind many values"),
+        pytest.param({1: [0] * 30_000, "b": 1}, {1: [0] * 30_000, "b": 2}, id="names that are no text"),
+    ],
+)
+def test_results_too_large_for_the_canonical_form_are_told_apart(one: object, other: object) -> None:
+    digests = [digest_of(Outcome.ok(result)) for result in (one, copy.deepcopy(one) if _is_flat(one) else one, other)]
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def _is_flat(value: object) -> bool:
+    """Whether `deepcopy` can follow it."""
+    try:
+        json.dumps(value)
+    except (RecursionError, ValueError, TypeError):
+        return False
+    return True
+
+
+def test_the_order_of_keys_makes_no_difference_in_a_large_result() -> None:
+    rows = {str(n): {"a": n, "b": 1} for n in range(15_000)}
+    turned = {name: dict(reversed(row.items())) for name, row in reversed(rows.items())}
+    assert digest_of(Outcome.ok(rows)) == digest_of(Outcome.ok(turned))
+
+
+def test_what_is_read_of_an_endless_result_is_bounded() -> None:
+    inner: list[object] = []
+    inner.extend([inner] * 50_000)
+    reads = 0
+
+    def leaf(value: object) -> str:
+        nonlocal reads
+        reads += 1
+        return str(value)
+
+    large_text([inner, *range(200_000), object()], leaf)
+    assert reads <= MAX_WALKED
+
+
+def test_a_large_result_that_changes_is_no_repeat() -> None:
+    guard = Guard(tools={"rows": ToolTraits(Effect.READ_ONLY)})
+    for number in range(6):
+        call = ToolCall("rows", {"of": "shop"}, call_id=f"c{number}", turn=number)
+        assert guard.before(call).execute
+        guard.after(call, Outcome.ok([*range(25_000), number]))
