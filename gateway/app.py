@@ -18,6 +18,7 @@ from starlette.responses import Response
 from gateway import __version__
 from gateway.api.artifacts import ArtifactRoutes
 from gateway.api.auth import Authenticator
+from gateway.api.budgets import BudgetRoutes
 from gateway.api.changes import Changes
 from gateway.api.escalations import EscalationRoutes
 from gateway.api.events import EventRoutes
@@ -30,8 +31,12 @@ from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
 from gateway.api.submit import Submissions
+from gateway.api.switches import SwitchRoutes
 from gateway.api.waiting import Waiting
+from gateway.api.webhook_schemas import webhook_components
+from gateway.api.webhooks import WebhookRoutes
 from gateway.console.access import AccessRoutes
+from gateway.console.routes import ConsoleRoutes
 from gateway.store.people import SessionLimits
 from gateway.wiring import Services
 
@@ -82,6 +87,10 @@ def create_app(services: Services) -> Gate:
     app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())
+    app.include_router(ConsoleRoutes(services, changes).router())
+    app.include_router(BudgetRoutes(services).router())
+    app.include_router(SwitchRoutes(services).router())
+    app.include_router(WebhookRoutes(services, changes).router())
     app.include_router(ServiceRoutes(services, changes).router())
     _speak_problems(app)
     _describe(app)
@@ -90,6 +99,7 @@ def create_app(services: Services) -> Gate:
         app,
         authenticator=authenticator,
         admission=services.admission,
+        switches=services.switches,
         max_bytes=services.settings.max_request_bytes,
         pace=Pace(settings.body_idle_s, settings.body_least_rate, settings.body_grace_s),
         keyless=is_keyless,
@@ -153,7 +163,8 @@ def _describe(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         document = generated()
-        document.setdefault("components", {}).setdefault("schemas", {}).update({**components(), **guard_components()})
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update({**components(), **guard_components(), **webhook_components()})
         return document
 
     app.openapi = described  # type: ignore[method-assign]

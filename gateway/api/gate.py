@@ -28,6 +28,8 @@ from gateway.api.idempotency import parse_key
 from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
 from gateway.api.request_log import log_request
 from gateway.ids import new_id
+from gateway.store.switches import SwitchRow
+from gateway.switches import SwitchBoard
 
 log = structlog.get_logger()
 
@@ -44,6 +46,7 @@ class Gate:
         *,
         authenticator: Authenticator,
         admission: Admission,
+        switches: SwitchBoard,
         max_bytes: int,
         pace: Pace,
         keyless: bool,
@@ -52,6 +55,7 @@ class Gate:
         self._app = app
         self._authenticator = authenticator
         self._admission = admission
+        self._switches = switches
         self._max_bytes = max_bytes
         self._pace = pace
         self._keyless = keyless
@@ -146,7 +150,11 @@ class Gate:
         return await run_in_threadpool(self._authenticator.keyless)
 
     async def _admit(self, principal: Principal, headers: Headers) -> None:
-        """Refuse an upload while too much waits or the disk runs low, before its body is read."""
+        """Refuse an upload while new work is paused, too much waits or the disk runs low, before its body is read."""
+        if not self._switches.is_fresh:
+            await run_in_threadpool(self._switches.look)
+        if self._switches.latest.new_work.is_paused:
+            raise _paused(self._switches.latest.new_work)
         if not self._admission.is_fresh:
             await run_in_threadpool(self._admission.look)
         declared = headers.get("content-length", "")
@@ -218,6 +226,20 @@ _OVERLOAD = {
 }
 
 
+_PAUSED_RETRY_S = 30
+
+
+def _paused(row: SwitchRow) -> ApiProblem:
+    metrics.refused_uploads.labels("paused").inc()
+    reason = "" if not row.reason else f": {row.reason}"
+    return ApiProblem(
+        "paused",
+        f"New work is paused{reason}. Nothing was stored; send it again later.",
+        extra={"reason": row.reason},
+        retry_after_s=_PAUSED_RETRY_S,
+    )
+
+
 def too_large(limit: int) -> ApiProblem:
     """A 413 that names the limit."""
     return ApiProblem(
@@ -240,7 +262,15 @@ def _check_submission_headers(headers: Headers) -> None:
     parse_key(headers.get("idempotency-key"))
 
 
-_OF_ADMINS = ("/v1/keys", "/v1/users", "/v1/webhook-")
+_OF_ADMINS = (
+    "/v1/budget",
+    "/v1/tenants/",
+    "/v1/switches",
+    "/v1/keys",
+    "/v1/users",
+    "/v1/webhook-",
+    "/v1/callback-origins",
+)
 
 
 def _needed_scope(method: str, path: str) -> str:

@@ -183,6 +183,10 @@ _DESCRIPTIONS = {
     "overdue": ("string", "`true`: undecided and past its due time"),
     "resolved_by": ("string", "`me`, or who decided"),
     "item": ("string", "Id of an item"),
+    "endpoint": ("string", "Id of a webhook endpoint"),
+    "event": ("string", "Id of an event"),
+    "event_type": ("string", "Exactly this type, such as `item.succeeded`"),
+    "resource": ("string", "Id of what the event is about"),
     "cursor": ("string", "`next_cursor` of the page before"),
 }
 

@@ -7,8 +7,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 
 import httpcore
@@ -16,36 +15,14 @@ import httpcore
 from gateway import __version__
 from gateway.webhooks.model import ErrorClass, Outcome
 from gateway.webhooks.redaction import shown_response
+from gateway.webhooks.resolving import Resolver, SystemResolver
 from gateway.webhooks.targets import Target, TargetPolicy, UrlRefused, check_addresses, parse_target
 
 TIMEOUT_S = 15.0
 """For everything: the name, the connection, TLS, the request and the status line."""
 RESPONSE_BYTES = 1024
-_RESOLVERS = 16
 _CONNECT_EACH_S = 5.0
 """For one of several addresses, so that one that does not answer leaves time for the next."""
-
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""All addresses of a host, as text. Raises `OSError` where there are none."""
-
-
-class SystemResolver:
-    """The machine's own resolver, in threads of its own: a slow name server keeps nothing else waiting."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="resolve")
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Every address, IPv6 and IPv4."""
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        )
-        return [str(entry[4][0]) for entry in found]
-
-    def close(self) -> None:
-        """Wait for nothing."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Pinned(httpcore.AsyncNetworkBackend):
@@ -86,15 +63,14 @@ class Sender:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.policy = policy
-        self._system = SystemResolver() if resolve is None else None
-        self._resolve: Resolver = resolve or self._system or SystemResolver()
+        self._resolve: Resolver = resolve or SystemResolver()
         self._tls = tls or ssl.create_default_context()
         self._timeout_s = timeout_s
 
     def close(self) -> None:
         """Give the threads back."""
-        if self._system is not None:
-            self._system.close()
+        if isinstance(self._resolve, SystemResolver):
+            self._resolve.close()
 
     async def send(self, url: str, *, headers: Mapping[str, str], body: bytes, allow_insecure: bool) -> Outcome:
         """Post `body`. Never raises: whatever goes wrong is an outcome."""
