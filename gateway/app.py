@@ -26,12 +26,14 @@ from gateway.api.gate import Gate, Pace, internal_problem, refusal
 from gateway.api.guard_runs import GuardRunRoutes
 from gateway.api.guard_schemas import guard_components
 from gateway.api.items import ItemRoutes
+from gateway.api.keys import KeyRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
 from gateway.api.submit import Submissions
 from gateway.api.switches import SwitchRoutes
+from gateway.api.users import UserRoutes
 from gateway.api.waiting import Waiting
 from gateway.api.webhook_schemas import webhook_components
 from gateway.api.webhooks import WebhookRoutes
@@ -79,13 +81,15 @@ def create_app(services: Services) -> Gate:
     session_limits = SessionLimits(int(settings.session_idle_s * 1000), int(settings.session_s * 1000))
     authenticator = Authenticator(services.database, keyless=settings.is_keyless, limits=session_limits)
     # First, since routes are tried in order and an agent asks here twice a call.
-    app.include_router(GuardRunRoutes(services.database).router())
+    app.include_router(GuardRunRoutes(services.database, services.switches).router())
     app.include_router(ItemRoutes(services, waiting, Submissions(services, waiting)).router())
     pace = StreamPace(settings.stream_ping_s, settings.stream_cap_s)
     hub = EventHub(services.database, changes, authenticator, pace)
     app.include_router(EventRoutes(services.database, hub).router())
     app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
+    app.include_router(KeyRoutes(services.database).router())
+    app.include_router(UserRoutes(services.database).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())
     app.include_router(ConsoleRoutes(services, changes).router())
     app.include_router(BudgetRoutes(services).router())

@@ -203,8 +203,8 @@ class AccessRoutes:
                 connection,
                 outcome,
                 people.Change(password_hash=hashed),
+                by=person.actor,
                 at_ms=items.now_ms(connection),
-                release=lambda *_: None,  # the role stays, so do the cases
                 keep_session=people.token_hash(token),
             )
 

@@ -1,0 +1,92 @@
+"""What a reviewer sees beside a case: its neighbours in the queue, and what became of others of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from gateway.escalation import EscalationRecord
+from gateway.store.engine import database_now_ms
+from gateway.store.escalation_rows import UNDECIDED_VALUES, is_free, record_of
+from gateway.store.tables import escalations
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The cases before and after one, of those that can be taken, in the order of the queue."""
+
+    previous: str | None
+    next: str | None
+
+
+def neighbours(connection: Connection, record: EscalationRecord) -> Neighbours:
+    """Around a case; after the last one comes the first."""
+    columns = escalations.c
+    here = (record.due_ms, -record.priority, record.id)
+    rows = connection.execute(
+        sa.select(columns.id, columns.due_ms, columns.priority)
+        .where(columns.tenant == record.tenant, is_free(), columns.id != record.id)
+        .order_by(columns.due_ms, columns.priority.desc(), columns.id)
+        .limit(500)
+    ).all()
+    before = [row.id for row in rows if (row.due_ms, -row.priority, row.id) < here]
+    after = [row.id for row in rows if (row.due_ms, -row.priority, row.id) > here]
+    return Neighbours(
+        previous=before[-1] if before else None,
+        next=after[0] if after else before[0] if before else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision that was taken on a case of a group."""
+
+    case_id: str
+    action: str
+    route: str | None
+    by: str
+    at_ms: int
+
+
+def last_outcomes(connection: Connection, *, tenant: str, group: str, most: int = 5) -> Sequence[Outcome]:
+    """The newest decisions in a group, newest first. What happened because nobody answered is none."""
+    columns = escalations.c
+    rows = connection.execute(
+        sa.select(columns.id, columns.decided_action, columns.resolution, columns.decided_by, columns.decided_ms)
+        .where(
+            columns.tenant == tenant,
+            columns.group_id == group,
+            columns.decided_action.is_not(None),
+            columns.decided_by != "system:timeout",
+        )
+        .order_by(columns.decided_ms.desc(), columns.id.desc())
+        .limit(most)
+    )
+    return [
+        Outcome(row.id, row.decided_action, (row.resolution or {}).get("route"), row.decided_by or "", row.decided_ms or 0)
+        for row in rows
+    ]
+
+
+def open_in_group(connection: Connection, *, tenant: str, group: str, most: int = 200) -> Sequence[EscalationRecord]:
+    """The undecided cases of a group, the soonest due first."""
+    rows = connection.execute(
+        sa.select(escalations)
+        .where(
+            escalations.c.tenant == tenant,
+            escalations.c.group_id == group,
+            escalations.c.status.in_(UNDECIDED_VALUES),
+        )
+        .order_by(escalations.c.due_ms, escalations.c.id)
+        .limit(most)
+    )
+    return [record_of(row) for row in rows]
+
+
+def is_live(record: EscalationRecord, connection: Connection) -> bool:
+    """Whether somebody's lease on the case is alive."""
+    now = connection.execute(sa.select(database_now_ms())).scalar_one()
+    return (record.lease_expires_ms or 0) > int(now)
