@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from gateway import guard_judging as judging
+from gateway import guard_metrics
 from gateway.guard_answers import as_text, budget_json, closing_results
 from gateway.guard_cases import Words, decided_words, own_words
 from gateway.guard_problems import RunProblem, conflict, no_run, reused
@@ -21,6 +22,7 @@ from gateway.store import escalations, items
 from gateway.store import guard_runs as store
 from gateway.store.engine import Database
 from gateway.store.guard_runs import Kind, NewDecision, RunRow, RunStatus
+from gateway.switches import SwitchBoard
 from guard import Guard, GuardPolicy, ToolTraits, record_to_json
 
 _SHOWN_CALLS: Final = 200
@@ -49,8 +51,9 @@ class RunView:
 class GuardRuns:
     """Opens, questions and ends runs. Safe to use from many threads, and by many processes on one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, switches: SwitchBoard | None = None) -> None:
         self._database = database
+        self._switches = switches
         self._live = LiveGuards()
 
     def open(self, tenant: str, request: NewRunRequest) -> tuple[RunRow, bool]:
@@ -77,10 +80,12 @@ class GuardRuns:
     ) -> list[Answer]:
         """Whether each of these calls may run, judged in order in one transaction. Several calls are one model message.
 
-        A call id that was asked about before gets the decision of then. Raises `RunProblem` when it comes with another
+        A call id that was asked about before gets the decision of then. While all requests to models are paused nothing may
+        run, and the time does not count. Raises `RunProblem` when it comes with another
         call, when an identical call of another message is still running, and when the run has ended.
         """
         marks = [call.fingerprint() for call in calls]
+        is_paused = self._switches is not None and self._switches.look().model_calls.is_paused
 
         def work(connection: Connection) -> tuple[list[Answer], Visit | None]:
             row = _lock(connection, run_id, tenant)
@@ -89,6 +94,7 @@ class GuardRuns:
             if all(answer is not None for answer in earlier):
                 return [Answer(answer.body, is_replay=True) for answer in earlier if answer is not None], None
             visit = open_visit(connection, row, self._live)
+            visit.pause_while(is_paused)
             answers = []
             for call, mark, answer in zip(calls, marks, earlier, strict=True):
                 if answer is not None:
@@ -173,8 +179,9 @@ class GuardRuns:
         return answer
 
     def _keep(self, visit: Visit | None) -> None:
-        """After the commit: the guard may answer the next question."""
+        """After the commit: the decisions count, and the guard may answer the next question."""
         if visit is not None:
+            guard_metrics.count(visit.judged, visit.guard, visit.guard.tools)
             self._live.put(visit.row.id, visit.records, visit.guard)
 
 

@@ -20,7 +20,7 @@ from gateway.item import Status
 from gateway.store import guard_runs as store
 from gateway.store import items
 from gateway.store.guard_runs import NewDecision, RunRow, RunStatus
-from guard import Guard, Trace, record_from_json, record_to_json
+from guard import Decision, Guard, Trace, record_from_json, record_to_json
 
 LIVE_GUARDS: Final = 512
 
@@ -105,11 +105,20 @@ class Visit:
     escalation_id: str | None
     records: int
     decisions: list[NewDecision] = field(default_factory=list)
+    judged: list[Decision] = field(default_factory=list)
+    """What was decided about calls, for the metrics."""
 
     @property
     def now(self) -> float:
         """Seconds of the one clock that all records of a run have: the database's."""
         return self.at_ms / 1000
+
+    def pause_while(self, is_paused: bool) -> None:
+        """Let the run stand still while all requests to models are paused, and go on after it."""
+        if is_paused and not self.guard.is_paused:
+            self.guard.pause(now=self.now)
+        elif self.guard.is_paused and not is_paused:
+            self.guard.unpause(now=self.now)
 
     @property
     def next_seq(self) -> int:

@@ -17,8 +17,9 @@ from gateway.decision import ScreenedFile, decide, is_settled_by_edge
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Lease
 from gateway.profiles import Profile
-from gateway.store import events, idempotency
+from gateway.store import events, idempotency, webhooks
 from gateway.store import items as item_store
+from gateway.store.webhooks import Callback
 from gateway.submission import Submission
 from gateway.wiring import Services
 from prefilters.facts import Stage
@@ -76,6 +77,8 @@ class Incoming:
     idempotency_key: str | None
     fingerprint: str
     meta_fingerprint: str
+    callback: Callback | None = None
+    """Checked: where the outcome is to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
 
     Leading bytes and headers are looked at on the way; where they already refuse every file, the item is stored as
     rejected. Else, with `claim_as`, an item that has pictures is leased to that owner in the same transaction.
-    Raises `StorageFull`, `DuplicateItem`, `KeyTaken`.
+    Raises `StorageFull`, `DuplicateItem`, `KeyTaken`, and where a limit of the tenant's day is reached `BudgetExhausted` or
+    `QuotaExceeded`.
     """
     try:
         files = [_keep(services, incoming, file) for file in incoming.files]
@@ -166,6 +170,7 @@ def _store(
     item_id = twin.id if twin is not None else new_id("itm", now_ms=at_ms)
     item = None
     if twin is None:
+        services.budgets.admit(connection, incoming.tenant, incoming.submission.item_mode)
         item = _insert(connection, services, incoming, files, item_id=item_id, content_key=content_key, at_ms=at_ms)
     if incoming.idempotency_key is not None:
         idempotency.store(
@@ -177,6 +182,8 @@ def _store(
             at_ms=at_ms,
             not_before_ms=at_ms - services.settings.idempotency_ttl_s * 1000,
         )
+    if incoming.callback is not None:
+        webhooks.add_callback(connection, item_id, incoming.callback)
     if twin is not None:
         events.append(
             connection, tenant=incoming.tenant, kind="item.duplicate", resource=twin.id, version=twin.version, at_ms=at_ms,

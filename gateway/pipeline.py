@@ -18,6 +18,7 @@ from gateway.item import FileRecord, Item, Lease, Mode, StaleLease, Usage
 from gateway.notes import with_notes
 from gateway.profiles import Profile
 from gateway.store import items as item_store
+from gateway.switches import ModelCallsPaused
 from gateway.wiring import Services
 from gateway.work.dispatch import Bulkhead
 from prefilters.errors import DecodeStatus
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 
 _BLOBS_AGAIN_MS = 15_000
 """How long an item waits whose files cannot be fetched just now."""
+_HEARD_AGAIN_MS = 2_000
+"""How long an item with a recording waits while requests to models are paused."""
 
 
 def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
@@ -49,6 +52,10 @@ def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
         log.warning("blobs.unreachable", item_id=lease.item_id, error=str(error))
         again = partial(outcome.put_off, lease=lease, reason=error.code, delay_ms=_BLOBS_AGAIN_MS)
         services.database.transact(again)
+    except ModelCallsPaused:
+        log.info("item.waits_for_model", item_id=lease.item_id)
+        waits = partial(outcome.handed_back, lease=lease, reason=item_store.WAITS_FOR_MODEL)
+        services.database.transact(waits)
     finally:
         services.signals.send("api", lease.item_id)
 
@@ -57,12 +64,20 @@ def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
     item = _load(services, lease)
     profile = services.profiles[item.profile]
     if item.route is None:
+        if _hears_by_model(services, item) and services.switches.look().model_calls.is_paused:
+            waits = partial(
+                outcome.put_off, lease=lease, reason=item_store.WAITS_FOR_MODEL, delay_ms=_HEARD_AGAIN_MS
+            )
+            _write(services, waits)
+            return
         decision = inspect(services, lease, item, profile)
         if decision.is_rejected:
             return
         if item.mode is Mode.PREPARE:
             _write(services, lambda connection: outcome.ready(connection, lease, decision))
             return
+        if services.switches.look().model_calls.is_paused and decision.route.route is not Route.HUMAN:
+            hand_on = True  # nobody takes it while they are paused, and judging goes on
         if hand_on:
             _write(services, lambda connection: outcome.handed_on(connection, lease, decision))
             services.dispatch.wake(item.id, Bulkhead.AGENT)
@@ -71,6 +86,13 @@ def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
     else:  # decided before: by a worker that died since, or by a person
         _write(services, lambda connection: outcome.running_again(connection, lease))
     _run(services, lease, _load(services, lease), profile)
+
+
+def _hears_by_model(services: Services, item: Item) -> bool:
+    """Whether judging the item's files may ask a paid model: an endpoint that writes down recordings."""
+    return services.settings.transcribe_url is not None and any(
+        record.media_type.startswith("audio/") for record in item.files
+    )
 
 
 def _give_up(services: Services, lease: Lease, error: BlobUnusable) -> None:
@@ -173,7 +195,7 @@ def _run(services: Services, lease: Lease, item: Item, profile: Profile) -> None
     from gateway.agent.copywriter import write_copy  # loads the model libraries, which the API process does without
     from gateway.agent.journal import Journal
 
-    journal = Journal.open(services.database, lease, item)
+    journal = Journal.open(services.database, lease, item, purse=services.budgets.purse(item.tenant))
     files = screened_files(services, item, profile)
     match write_copy(services, journal, item, profile, files, route, CAPABILITIES[route]):
         case Written() as written:

@@ -13,10 +13,12 @@ import prefilters
 from gateway.admission import Admission, AdmissionLimits
 from gateway.agent.prices import Prices
 from gateway.blobs import Blobs, FolderBlobs
+from gateway.budgets import Budgets
 from gateway.profiles import Profile, Profiles, load_profiles
 from gateway.settings import DispatchMode, Settings
 from gateway.store import migrate
 from gateway.store.engine import Database
+from gateway.switches import SwitchBoard
 from gateway.work.dispatch import Dispatch, EmbeddedDispatch
 from gateway.work.signals import Signals, signal_folder
 from prefilters.facts import FactValue
@@ -43,6 +45,8 @@ class Services:
     signals: Signals
     dispatch: Dispatch
     admission: Admission
+    budgets: Budgets
+    switches: SwitchBoard
     transcriber: Transcriber | None
     """Writes down what recordings say; None where nothing is configured for it."""
     _profile_rules: dict[tuple[str, str], RuleSet] = field(default_factory=dict)
@@ -97,6 +101,8 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
         signals=signals,
         dispatch=open_dispatch(settings, signals),
         admission=Admission(database, settings.data_dir, admission_limits(settings)),
+        budgets=Budgets(database, settings),
+        switches=SwitchBoard(database),
         transcriber=open_transcriber(settings, pool),
     )
     for profile in services.profiles.values():

@@ -151,6 +151,11 @@ class Guard:
         return self._state.marks.halted is not None or self._state.marks.cancelled
 
     @property
+    def is_paused(self) -> bool:
+        """Whether calls are refused until `unpause`."""
+        return self._state.marks.paused
+
+    @property
     def halts(self) -> int:
         """Halts of this run so far."""
         return self._state.marks.halts

@@ -39,6 +39,8 @@ class PendingCall:
     part: ToolCallPart
     row: StepRow | None
     """Its step, if it was begun."""
+    grant: Mapping[str, Any] | None = None
+    """A person's consent to it: `step`, `append`, and `note` and `edited` where they said or changed something."""
 
 
 def stored_response(response: ModelResponse) -> list[Any]:
@@ -100,21 +102,45 @@ class Conversation:
                 messages.append(_response(row))
                 asked.extend(self._returns(row))
             elif row.kind is StepKind.CONTROL and row.intent.get("text"):
-                asked.append(UserPromptPart(row.intent["text"]))
+                asked.append(self._said(row))
         messages.append(ModelRequest(parts=asked, instructions=instructions))
         return messages
 
     def pending_calls(self) -> list[PendingCall]:
-        """The calls of the last model message that have no outcome yet; none once something was said after them."""
-        last = next((row for row in reversed(self._rows) if row.kind is not StepKind.TOOL), None)
-        if last is None or last.kind is not StepKind.MODEL or "response" not in (last.outcome or {}):
+        """The calls of the last model message that have no outcome yet; none once something was said after them.
+
+        A person's consent to single calls says nothing more: those run, and after an approved one the rest of the message.
+        """
+        last, grants = self._standing_message()
+        if last is None:
             return []
         by_index = self._tool_rows(last.seq)
-        return [
-            PendingCall(index, part, by_index.get(index))
-            for index, part in enumerate(_calls(last))
-            if by_index.get(index) is None or by_index[index].outcome is None
-        ]
+        is_closed = any("edited" in row.intent["granted"] for row in grants.values())
+        pending = []
+        for index, part in enumerate(_calls(last)):
+            row, consent = by_index.get(index), grants.get(part.tool_call_id)
+            if consent is not None:
+                begun = row if row is not None and row.seq > consent.seq else None
+                if begun is None or begun.outcome is None:
+                    granted = consent.intent["granted"]
+                    pending.append(PendingCall(index, _granted_part(part, granted), begun, granted))
+            elif not is_closed and (row is None or row.outcome is None):
+                pending.append(PendingCall(index, part, row))
+        return pending
+
+    def _standing_message(self) -> tuple[StepRow | None, dict[str, StepRow]]:
+        """The last model message, if nothing but consent to its calls was said since; and that consent by call id."""
+        grants: dict[str, StepRow] = {}
+        for row in reversed(self._rows):
+            if row.kind is StepKind.MODEL:
+                return (row if "response" in (row.outcome or {}) else None), grants
+            if row.kind is StepKind.CONTROL and row.intent.get("control") != "info":
+                if "granted" not in row.intent:
+                    return None, {}
+                grants.setdefault(row.intent["granted"]["call_id"], row)
+            elif row.kind is StepKind.PROMPT:
+                return None, {}
+        return None, {}
 
     def last_text(self) -> str:
         """The text of the last model message, without its calls."""
@@ -126,12 +152,20 @@ class Conversation:
     def _first_prompt(self, row: StepRow) -> UserPromptPart:
         content: list[Any] = [row.intent["text"]]
         if not self._is_blind():
-            content.extend(
-                BinaryContent(self._pictures[part].content, media_type=self._pictures[part].media_type)
-                for part in row.intent.get("pictures", ())
-                if part in self._pictures
-            )
+            content.extend(self._contents_of(row.intent.get("pictures", ())))
         return UserPromptPart(content)
+
+    def _said(self, row: StepRow) -> UserPromptPart:
+        """Something that was said on the way, with the pictures that came with it."""
+        pictures = [] if self._is_blind() else self._contents_of(row.intent.get("pictures", ()))
+        return UserPromptPart([row.intent["text"], *pictures] if pictures else row.intent["text"])
+
+    def _contents_of(self, parts: Sequence[str]) -> list[Any]:
+        return [
+            BinaryContent(self._pictures[part].content, media_type=self._pictures[part].media_type)
+            for part in parts
+            if part in self._pictures
+        ]
 
     def _is_blind(self) -> bool:
         """After a fallback the run goes on by text alone, until a person opens the tools again."""
@@ -140,10 +174,21 @@ class Conversation:
 
     def _returns(self, row: StepRow) -> Iterator[ToolReturnPart]:
         by_index = self._tool_rows(row.seq)
+        answers = self._answers()
         for index, part in enumerate(_calls(row)):
             step = by_index.get(index)
             content = NOT_RUN if step is None or step.outcome is None else step.outcome["content"]
+            content = answers.get(part.tool_call_id, content)
             yield ToolReturnPart(part.tool_name, content, tool_call_id=part.tool_call_id)
+
+    def _answers(self) -> dict[str, str]:
+        """What people gave in place of results, by call id."""
+        return {
+            answer["call_id"]: answer["content"]
+            for row in self._rows
+            if row.kind is StepKind.CONTROL
+            for answer in row.intent.get("answers", ())
+        }
 
     def _tool_rows(self, turn: int) -> dict[int, StepRow]:
         return {
@@ -156,6 +201,14 @@ def _response(row: StepRow) -> ModelResponse:
     [message] = ModelMessagesTypeAdapter.validate_python(row.outcome["response"])
     assert isinstance(message, ModelResponse)
     return message
+
+
+def _granted_part(part: ToolCallPart, granted: Mapping[str, Any]) -> ToolCallPart:
+    """The call as a person let it through."""
+    edited = granted.get("edited")
+    if edited is None:
+        return part
+    return ToolCallPart(edited["tool"], edited["arguments"], tool_call_id=part.tool_call_id)
 
 
 def _calls(row: StepRow) -> list[ToolCallPart]:

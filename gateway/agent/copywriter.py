@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from fallback.route import Capabilities, Route
 from fallback.text_only import Brief, OutputInvalid, draft, request_text
 from gateway.agent import evidence, offline
-from gateway.agent.executor import LOST, AgentRun, ChatModel, Limits, build_guard
-from gateway.agent.journal import Journal
+from gateway.agent.executor import (
+    LOST,
+    AgentRun,
+    ChatModel,
+    build_guard,
+    exhausted_sentence,
+    out_of_budget,
+)
+from gateway.agent.journal import Journal, reserved_of
+from gateway.agent.meter import Meter
 from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
 from gateway.agent.offline_model import OfflineModel
 from gateway.agent.outcome import Failed, WritingOutcome, Written
+from gateway.agent.packet import stop_packet
+from gateway.agent.policing import limits_of, picture_facts, policy_of
 from gateway.agent.tools import Workbench, tools_of
 from gateway.decision import ScreenedFile
 from gateway.item import Item
 from gateway.profiles import Profile
-from gateway.store.steps import StepKind
+from gateway.store.budgets import BudgetExhausted
+from gateway.store.steps import StepKind, StepRow
 from gateway.wiring import Services
-from guard import Budget, GuardPolicy
 from prefilters.media import MediaKind
 
 _ROUTE_HINTS = {
@@ -40,7 +49,7 @@ def write_copy(
     route: Route,
     capabilities: Capabilities,
 ) -> WritingOutcome:
-    """The copy of one item, or why there is none yet. Raises `StaleLease`."""
+    """The copy of one item, or why there is none yet. Raises `StaleLease`, `ModelCallsPaused`."""
     if route is Route.AGENT:
         return _write_by_agent(services, journal, item, profile, files, capabilities)
     is_offline = services.settings.model_url is None
@@ -55,7 +64,7 @@ def write_copy(
     brief = replace(brief, hints=(_ROUTE_HINTS[route], *_advice(journal)))
     if is_offline:
         return _write_offline(journal, profile, brief, files)
-    return _write_by_one_request(services, journal, item, profile, brief)
+    return _write_by_one_request(services, journal, item, profile, brief, _meter(services, files))
 
 
 def _write_by_agent(
@@ -75,7 +84,7 @@ def _write_by_agent(
         model = OfflineModel(brief, _kinds(files), evidence.seen_facts(files))
     else:
         model = OpenAiCompatibleModel(endpoint, deadline_s=limits.seconds)
-    guard = build_guard(journal, policy_of(profile, limits), tools.values(), _picture_facts(files))
+    guard = build_guard(journal, policy_of(profile, limits), tools.values(), picture_facts(files))
     run = AgentRun(
         journal=journal,
         guard=guard,
@@ -84,42 +93,23 @@ def _write_by_agent(
         tools=tools,
         limits=limits,
         prices=services.prices,
+        meter=_meter(services, files),
         pictures={picture.part: picture for picture in brief.pictures},
     )
     return run.run(brief)
 
 
-def limits_of(item: Item, profile: Profile) -> Limits:
-    """The tighter of the two budgets, value by value."""
-    own: Mapping[str, Any] = item.submission.get("budget") or {}
-    budget = profile.budget
-    return Limits(
-        steps=min(budget.max_steps, own.get("max_steps") or budget.max_steps),
-        tokens=min(budget.max_tokens, own.get("max_tokens") or budget.max_tokens),
-        cost=min(budget.max_cost, Decimal(str(own["max_cost"])) if own.get("max_cost") else budget.max_cost),
-        seconds=min(budget.max_seconds, own.get("max_seconds") or budget.max_seconds),
+def _meter(services: Services, files: Sequence[ScreenedFile]) -> Meter:
+    return Meter.of(
+        services.prices,
+        evidence.seen_facts(files),
+        output_tokens=services.settings.model_output_reserve,
+        is_paid=services.settings.model_url is not None,
     )
-
-
-def policy_of(profile: Profile, limits: Limits) -> GuardPolicy:
-    """The guard's policy for one item. Raises `PolicyError` for a profile that says something unknown."""
-    return GuardPolicy.from_mapping(
-        {"on_loop": profile.on_loop, "on_repeated_error": profile.on_repeated_error, **profile.guard}
-    ).with_budget(Budget(steps=limits.steps, tokens=limits.tokens, cost=float(limits.cost), seconds=limits.seconds))
 
 
 def _kinds(files: Sequence[ScreenedFile]) -> dict[str, MediaKind]:
     return {file.record.part: file.screening.media.kind for file in files if file.is_worth_reading}
-
-
-def _picture_facts(files: Sequence[ScreenedFile]) -> dict[str, object]:
-    """What meta-rules may know of the item: how much text its most legible picture carries."""
-    tokens = [
-        int(file.screening.facts["text.tokens"])
-        for file in files
-        if file.screening.media.kind is MediaKind.IMAGE and "text.tokens" in file.screening.facts
-    ]
-    return {"text.tokens": max(tokens)} if tokens else {}
 
 
 def _advice(journal: Journal) -> list[str]:
@@ -143,18 +133,26 @@ def _write_offline(journal: Journal, profile: Profile, brief: Brief, files: Sequ
 
 
 def _write_by_one_request(
-    services: Services, journal: Journal, item: Item, profile: Profile, brief: Brief
+    services: Services, journal: Journal, item: Item, profile: Profile, brief: Brief, meter: Meter
 ) -> WritingOutcome:
     endpoint = endpoint_of(services.settings)
     assert endpoint is not None
-    model = OpenAiCompatibleModel(endpoint, deadline_s=limits_of(item, profile).seconds)
-    _close_lost_request(services, journal, profile)
-    intent = {"request": 1, "model": endpoint.model, "text": request_text(brief)}
-    row = journal.begin(StepKind.MODEL, intent)
+    limits = limits_of(item, profile)
+    model = OpenAiCompatibleModel(endpoint, deadline_s=limits.seconds)
+    _close_lost_request(journal)
+    text = request_text(brief)
+    intent = {"request": 1, "model": endpoint.model, "text": text}
+    estimate = meter.single((profile.prompt, text), [picture.part for picture in brief.pictures])
+    try:
+        row = journal.begin_request(intent, estimate)
+    except BudgetExhausted as refused:
+        usage = journal.usage()
+        packet = stop_packet(exhausted_sentence(refused), journal, usage, limits.steps)
+        return out_of_budget(profile, packet, usage)
     try:
         made = draft(brief, model, instructions=profile.prompt, check=profile.output_errors)
     except ModelFailed as error:
-        journal.finish(row, {"error": error.code})
+        journal.finish(row, {"error": error.code, **(_as_reserved(row) if error.may_have_cost else {})})
         return Failed(error.code, error.public, error.retryable, journal.usage())
     except OutputInvalid as error:
         journal.finish(
@@ -167,13 +165,16 @@ def _write_by_one_request(
     return Written({**made.output, "produced_by": made.produced_by}, journal.usage())
 
 
-def _close_lost_request(services: Services, journal: Journal, profile: Profile) -> None:
+def _close_lost_request(journal: Journal) -> None:
     """A request whose worker died counts as made and paid for."""
     for row in journal.current:
         if row.kind is StepKind.MODEL and row.outcome is None:
-            run = profile.typical_run
-            spent = _spent(services, run.prompt_tokens, run.output_tokens)
-            journal.finish(row, {"error": LOST, **spent}, is_progress=False)
+            journal.finish(row, {"error": LOST, **_as_reserved(row)}, is_progress=False)
+
+
+def _as_reserved(row: StepRow) -> dict[str, Any]:
+    """What a request counts as whose outcome nobody knows."""
+    return {**reserved_of(row), "at": time.time()}
 
 
 def _spent(services: Services, input_tokens: int, output_tokens: int) -> dict[str, Any]:

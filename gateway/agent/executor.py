@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from fallback.text_only import Answer, Brief, OutputInvalid, Picture, fenced, parse_object, request_text
-from gateway import metrics, tracing
+from gateway import guard_metrics, metrics, tracing
 from gateway.agent.conversation import (
     CUT_ARGUMENTS,
     MAX_KEPT_ARGUMENTS,
@@ -32,9 +32,10 @@ from gateway.agent.meter import Estimate, Meter
 from gateway.agent.models import ModelFailed
 from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Written
 from gateway.agent.packet import case_of, halt_packet, stop_packet
+from gateway.agent.policing import Limits
 from gateway.agent.prices import Prices
 from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool
-from gateway.item import Usage
+from gateway.item import Effect, Usage
 from gateway.profiles import Profile
 from gateway.store.budgets import ALL, BudgetExhausted, dollars
 from gateway.store.steps import StepKind, StepRow
@@ -49,10 +50,10 @@ from guard import (
     GuardPolicy,
     NextStep,
     Outcome,
-    Phase,
     ToolCall,
     after_halt,
 )
+from guard import Effect as ToolEffect
 
 log = structlog.get_logger()
 
@@ -75,16 +76,6 @@ class ChatModel(Protocol):
     name: str
 
     def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The tighter of the profile's and the item's own budget."""
-
-    steps: int
-    tokens: int
-    cost: Decimal
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -189,11 +180,7 @@ class AgentRun:
 
     def _count(self, decision: Decision) -> None:
         """For the metrics; a tool that the model made up is counted without its name."""
-        tool = decision.tool if decision.tool in self.tools else "unknown"
-        reason = "" if decision.reason is None else decision.reason.code.value
-        metrics.guard_decisions.labels(decision.action.value, reason, tool).inc()
-        if decision.phase is Phase.BEFORE and not decision.execute:
-            metrics.avoided_calls.inc()
+        guard_metrics.count([decision], self.guard, self.tools)
 
     def _is_spent(self, estimate: Estimate) -> bool:
         """Whether what the next request costs for certain, its input, is more than the item's own budget has left."""
@@ -295,6 +282,9 @@ class AgentRun:
         if pending.row is not None:  # begun by a worker that died: run again, counted once more, judged already
             self._execute(pending.part, self.journal.begin_again(pending.row))
             return
+        if pending.grant is not None:
+            self._execute(pending.part, self.journal.begin(StepKind.TOOL, _granted_intent(pending, turn)))
+            return
         call = _guard_call(pending.part, turn)
         decision = self.guard.before(call, now=time.time())
         self._count(decision)
@@ -327,6 +317,7 @@ class AgentRun:
         self._count(decision)
         assert self.guard.last_record is not None
         content = _content(part.tool_name, result, failure, (row.intent.get("append"), decision.append))
+        content = "\n".join([*_consent_words(row.intent), content])
         stored: dict[str, Any] = {
             "content": content,
             "code": None if failure is None else failure.code,
@@ -338,7 +329,14 @@ class AgentRun:
         tool = self.tools.get(part.tool_name)
         if tool is not None and tool.is_final and failure is None:
             stored["copy"] = _arguments(part)
-        self.journal.finish(row, stored)
+        self.journal.finish(row, stored, effect=self._effect_of(part, row) if failure is None else None)
+
+    def _effect_of(self, part: ToolCallPart, row: StepRow) -> Effect | None:
+        """What a tool that changes something has changed: written with the end of its step, so exactly once."""
+        tool = self.tools.get(part.tool_name)
+        if tool is None or tool.is_final or tool.traits.effect is not ToolEffect.MUTATING:
+            return None
+        return Effect(row.seq, tool.name, _arguments(part))
 
     def _run_tool(self, part: ToolCallPart) -> tuple[Any, ToolFailed | None]:
         tool = self.tools.get(part.tool_name)
@@ -382,7 +380,8 @@ class AgentRun:
             halt=decision.halt_number,
             next=next_step.value,
         )
-        left = max((decision.counts.steps_max or self.limits.steps) - decision.counts.steps, 0)
+        is_asking = decision.end_reason is EndReason.APPROVAL_NEEDED
+        left = 0 if is_asking else max((decision.counts.steps_max or self.limits.steps) - decision.counts.steps, 0)
         case = case_of(decision, self.journal)
         halt = {"next": next_step.value, "reason": reason, "tool": decision.tool, "left": left, "case": case}
         return {"halt": halt}
@@ -486,6 +485,38 @@ def build_guard(journal: Journal, policy: GuardPolicy, tools: Iterable[Tool], fa
     return Guard.from_trace(
         journal.trace(), policy, tools={tool.name: tool.traits for tool in tools}, facts=dict(facts)
     )
+
+
+def _granted_intent(pending: PendingCall, turn: int) -> dict[str, Any]:
+    """The step of a call that a person let through: judged when they did, so it is not judged again."""
+    assert pending.grant is not None
+    return {
+        "index": pending.index,
+        "turn": turn,
+        "call_id": pending.part.tool_call_id,
+        "tool": pending.part.tool_name,
+        "step": pending.grant["step"],
+        "action": "allow",
+        "execute": True,
+        "append": pending.grant.get("append"),
+        "grant": dict(pending.grant),
+        "records": [],
+    }
+
+
+def _consent_words(intent: Mapping[str, Any]) -> list[str]:
+    """What the model is told of a person's part in a call."""
+    grant = intent.get("grant")
+    if grant is None:
+        return []
+    note = f" They say: {grant['note']}" if grant.get("note") else ""
+    edited = grant.get("edited")
+    if edited is None:
+        return [f"A reviewer approved this call.{note}"]
+    return [
+        f"A reviewer changed this call before it ran. What ran instead is {edited['tool']} with {edited['arguments']}; your "
+        f"own call was not run. Do not send it again.{note}"
+    ]
 
 
 def _counted(tokens: int) -> int:

@@ -13,11 +13,16 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from gateway.item import Item, Lease, StaleLease, Usage
+from gateway.agent.meter import Estimate
+from gateway.budgets import Purse
+from gateway.escalation import APPROVAL_NEEDED
+from gateway.item import Effect, Item, Lease, StaleLease, Usage
 from gateway.settings import money
-from gateway.store import steps
+from gateway.store import budgets, effects, steps, switches
+from gateway.store.budgets import BudgetExhausted
 from gateway.store.engine import Database
 from gateway.store.steps import StepKind, StepRow
+from gateway.switches import ModelCallsPaused
 from guard import Trace, record_from_json, record_to_json
 from guard.trace import Record
 
@@ -30,12 +35,14 @@ class Journal:
     lease: Lease
     attempt: int
     rows: list[StepRow] = field(default_factory=list)
+    purse: Purse | None = None
+    """Pays for requests to the model; None where nobody counts."""
 
     @classmethod
-    def open(cls, database: Database, lease: Lease, item: Item) -> Journal:
+    def open(cls, database: Database, lease: Lease, item: Item, *, purse: Purse | None = None) -> Journal:
         """The journal as the last worker left it."""
         with database.read() as connection:
-            return cls(database, lease, item.attempt, steps.all_of(connection, item.id))
+            return cls(database, lease, item.attempt, steps.all_of(connection, item.id), purse)
 
     @property
     def current(self) -> list[StepRow]:
@@ -46,17 +53,46 @@ class Journal:
         """Write a step's intent before it is carried out. Raises `StaleLease`."""
         return self._append(kind, intent, None)
 
+    def begin_request(self, intent: Mapping[str, Any], estimate: Estimate) -> StepRow:
+        """Write the intent of a request to the model, with what is set aside for it in the same transaction.
+
+        Raises `ModelCallsPaused`, `BudgetExhausted` (and then nothing was written but that it was refused), `StaleLease`.
+        """
+        try:
+            return self._append(StepKind.MODEL, intent, None, estimate=estimate)
+        except BudgetExhausted as refused:
+            note = refused
+            self.database.transact(lambda connection: budgets.note_refusal(connection, note))
+            raise
+
     def record(self, kind: StepKind, intent: Mapping[str, Any], outcome: Mapping[str, Any] | None = None) -> StepRow:
         """Write a step that is over as soon as it is written, such as a refused call. Raises `StaleLease`."""
         return self._append(kind, intent, outcome or {})
 
-    def finish(self, row: StepRow, outcome: Mapping[str, Any], *, is_progress: bool = True) -> StepRow:
-        """Write what a step brought, or (no progress) that its worker was lost. Raises `StaleLease`."""
-        self._write(
-            lambda connection: steps.finish(
-                connection, self.lease, seq=row.seq, outcome=outcome, is_progress=is_progress
-            )
-        )
+    def finish(
+        self,
+        row: StepRow,
+        outcome: Mapping[str, Any],
+        *,
+        is_progress: bool = True,
+        effect: Effect | None = None,
+    ) -> StepRow:
+        """Write what a step brought, or (no progress) that its worker was lost. Raises `StaleLease`.
+
+        What was set aside for a request to the model is settled with it. The `effect` of a tool that changes something is
+        written with the end of its step, so that it happens once, whenever its worker dies.
+        """
+
+        def change(connection: Connection) -> bool:
+            is_written = steps.finish(connection, self.lease, seq=row.seq, outcome=outcome, is_progress=is_progress)
+            reserved = row.intent.get("reserved") or {}
+            if is_written and "day" in reserved and self.purse is not None:
+                self.purse.settle(connection, reserved, Decimal(str(outcome.get("cost", "0"))))
+            if is_written and effect is not None:
+                effects.insert(connection, self.lease.item_id, effect)
+            return is_written
+
+        self._write(change)
         return self._replace(row, outcome=outcome, executions=row.executions)
 
     def begin_again(self, row: StepRow) -> StepRow:
@@ -72,23 +108,43 @@ class Journal:
         """What all attempts together have cost."""
         return usage_of(self.rows)
 
-    def _append(self, kind: StepKind, intent: Mapping[str, Any], outcome: Mapping[str, Any] | None) -> StepRow:
+    def _append(
+        self,
+        kind: StepKind,
+        intent: Mapping[str, Any],
+        outcome: Mapping[str, Any] | None,
+        *,
+        estimate: Estimate | None = None,
+    ) -> StepRow:
         seq = self.rows[-1].seq + 1 if self.rows else 1
-        self._write(
-            lambda connection: steps.append(
+        written = dict(intent)
+
+        def change(connection: Connection) -> bool:
+            if estimate is not None:
+                written.update(self._set_aside(connection, estimate))
+            return steps.append(
                 connection,
                 self.lease,
                 seq=seq,
                 attempt=self.attempt,
                 kind=kind,
-                intent=intent,
+                intent=written,
                 outcome=outcome,
             )
-        )
+
+        self._write(change)
         now_ms = time.time_ns() // 1_000_000
-        row = StepRow(seq, self.attempt, kind, intent, now_ms, 1, outcome, None if outcome is None else now_ms)
+        row = StepRow(seq, self.attempt, kind, written, now_ms, 1, outcome, None if outcome is None else now_ms)
         self.rows.append(row)
         return row
+
+    def _set_aside(self, connection: Connection, estimate: Estimate) -> dict[str, Any]:
+        """What the intent keeps of its price. Raises `ModelCallsPaused`, `BudgetExhausted`."""
+        if switches.read(connection).model_calls.is_paused:
+            raise ModelCallsPaused
+        held = {} if self.purse is None else self.purse.reserve(connection, estimate.cost)
+        tokens = {"input_tokens": estimate.input_tokens, "output_tokens": estimate.output_tokens}
+        return {"reserved": {**held, **tokens, "cost": money(estimate.cost)}}
 
     def _replace(self, row: StepRow, *, outcome: Mapping[str, Any] | None, executions: int) -> StepRow:
         ended_ms = None if outcome is None else time.time_ns() // 1_000_000
@@ -97,8 +153,23 @@ class Journal:
         return changed
 
     def _write(self, change: Callable[[Connection], bool]) -> None:
-        if not self.database.transact(change):
-            raise StaleLease
+        """One transaction of the lease's holder; a stale lease takes all of it back."""
+
+        def checked(connection: Connection) -> None:
+            if not change(connection):
+                raise StaleLease
+
+        self.database.transact(checked)
+
+
+def reserved_of(row: StepRow) -> Mapping[str, Any]:
+    """Tokens and cost that were set aside for a request: what it counts as where nobody knows what became of it."""
+    found: Mapping[str, Any] = row.intent.get("reserved") or {}
+    return {
+        "input_tokens": int(found.get("input_tokens", 0)),
+        "output_tokens": int(found.get("output_tokens", 0)),
+        "cost": str(found.get("cost", "0")),
+    }
 
 
 def records_of(row: StepRow) -> list[Record]:
@@ -126,11 +197,15 @@ def usage_of(rows: Sequence[StepRow]) -> Usage:
     }
     for row in rows:
         outcome = row.outcome or {}
+        if row.kind is StepKind.MODEL and row.outcome is None:
+            outcome = reserved_of(row)
         if row.kind is StepKind.MODEL:
             values["model_calls"] += row.executions
             values["input_tokens"] += int(outcome.get("input_tokens", 0))
             values["output_tokens"] += int(outcome.get("output_tokens", 0))
             cost += Decimal(str(outcome.get("cost", "0")))
+        elif row.kind is StepKind.TOOL and outcome.get("halt", {}).get("reason") == APPROVAL_NEEDED:
+            continue  # asked for, not refused: it counts when it runs
         elif row.kind is StepKind.TOOL:
             values["steps"] += 1
             is_run = bool(row.intent.get("execute"))

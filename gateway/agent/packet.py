@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gateway.agent.journal import Journal
+from gateway.agent.open_calls import open_calls
 from gateway.item import Usage
 from gateway.store.steps import StepKind
 from guard import Decision, ReasonCode
@@ -31,6 +32,9 @@ def case_of(decision: Decision, journal: Journal) -> dict[str, Any]:
         "first_answer": _first_answer(journal, evidence) or (None if raised is None else raised.first_answer),
         "attempts": attempts,
         "signature": decision.signature,
+        "call_id": decision.call_id,
+        "detector": _detector(decision),
+        "rule": None if reason is None or reason.code is not ReasonCode.RULE else reason.rule,
         "evidence": list(evidence),
         "halt_number": decision.halt_number,
         "resume_point": decision.step,
@@ -78,6 +82,7 @@ _WHY: Mapping[ReasonCode, str] = {
     ReasonCode.TOKEN_BUDGET: "The run has used up its tokens.",
     ReasonCode.COST_BUDGET: "The run has used up its money.",
     ReasonCode.TIME_BUDGET: "The run has used up its time.",
+    ReasonCode.APPROVAL_NEEDED: "The agent wants to call {tool}, and a person has to agree before it runs.",
     ReasonCode.TOOL_BANNED: "{tool} is closed for this run, and was called {count} times all the same.",
 }
 
@@ -117,6 +122,12 @@ def _first_answer(journal: Journal, evidence: Sequence[int]) -> str:
     return ""
 
 
+def _detector(decision: Decision) -> str | None:
+    """The one whose count stopped the run."""
+    worst = max(decision.explanation, key=lambda finding: finding.action.severity, default=None)
+    return None if worst is None else worst.detector.value
+
+
 def _evidence(decision: Decision) -> tuple[int, ...]:
     if decision.escalation is not None:
         return decision.escalation.evidence
@@ -130,6 +141,7 @@ def _common(journal: Journal, usage: Usage, steps_max: int) -> dict[str, Any]:
         "steps": {"taken": usage.steps, "of": steps_max},
         "usage": asdict(usage),
         "calls": call_strip(journal),
+        "open_calls": [call.to_json() for call in open_calls(journal.current)],
     }
 
 
@@ -139,7 +151,8 @@ def call_strip(journal: Journal) -> list[dict[str, Any]]:
     for row in journal.current:
         if row.kind is not StepKind.TOOL:
             continue
-        record = (row.intent.get("records") or [{}])[0]
+        grant = row.intent.get("grant") or {}
+        record = (row.intent.get("records") or [{"args": (grant.get("edited") or {}).get("arguments", "")}])[0]
         outcome = row.outcome or {}
         strip.append(
             {

@@ -32,6 +32,7 @@ from gateway.guard_requests import (
 )
 from gateway.guard_runs import Answer, GuardRuns
 from gateway.store.engine import Database
+from gateway.switches import SwitchBoard
 from guard import PolicyError
 
 T = TypeVar("T")
@@ -50,8 +51,8 @@ _MOST_DIGITS = 4_000
 class GuardRunRoutes:
     """Handlers of `/v1/guard/runs`."""
 
-    def __init__(self, database: Database) -> None:
-        self._runs = GuardRuns(database)
+    def __init__(self, database: Database, switches: SwitchBoard) -> None:
+        self._runs = GuardRuns(database, switches)
         self._threads = ThreadPoolExecutor(_THREADS, "guard-runs")
 
     def router(self) -> APIRouter:

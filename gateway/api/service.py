@@ -16,6 +16,7 @@ from gateway.api.body import ACCEPTED_TYPES
 from gateway.api.changes import Changes
 from gateway.api.problems import KINDS, not_found
 from gateway.api.render import profile_json
+from gateway.api.switches import switch_json
 from gateway.store import migrate
 from gateway.submission import MAX_FILES
 from gateway.wiring import Services
@@ -73,6 +74,7 @@ class ServiceRoutes:
         confinement = services.pool.confinement
         rules = services.rule_source.current()
         return {
+            "paused": _paused(services),
             "process": _required("it is about to end" if self._changes.is_closing else None),
             "database": _required(_database_problem(services)),
             "blobs": _required(None if services.blobs.is_writable() else "the blob folder cannot be written"),
@@ -100,6 +102,7 @@ class ServiceRoutes:
         """What this service takes."""
         values.query(request, ())
         settings = self._services.settings
+        await run_in_threadpool(self._services.switches.look)
         return JSONResponse(
             {
                 "version": __version__,
@@ -112,9 +115,11 @@ class ServiceRoutes:
                 },
                 "formats": list(supported_formats()),
                 "accepted_content_types": list(ACCEPTED_TYPES),
+                "paused": {row.switch.value: switch_json(row) for row in self._services.switches.latest.both},
                 "profiles": {name: profile.version for name, profile in self._services.profiles.items()},
                 "model": settings.model if settings.model_url else None,
                 "prices_as_of": self._services.prices.as_of,
+                "keyless": settings.is_keyless,
             }
         )
 
@@ -166,6 +171,17 @@ def _optional(is_there: bool, otherwise: str, **details: Any) -> dict[str, Any]:
         "problem": None if is_there else otherwise,
         **details,
     }
+
+
+def _paused(services: Services) -> dict[str, Any]:
+    """What the operator has paused: named here, and no reason to send requests elsewhere."""
+    try:
+        found = services.switches.look()
+    except Exception:  # noqa: BLE001 - the check of the database says it
+        found = services.switches.latest
+    paused = [row for row in found.both if row.is_paused]
+    problem = "; ".join(f"{row.switch.value} by {row.changed_by}: {row.reason or 'no reason given'}" for row in paused)
+    return {"required": False, "status": "paused" if paused else "ok", "problem": problem or None}
 
 
 def _database_problem(services: Services) -> str | None:

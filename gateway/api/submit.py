@@ -17,6 +17,7 @@ from gateway import submission as submissions
 from gateway.api import idempotency
 from gateway.api.auth import Principal
 from gateway.api.body import OnSubmission, ReceivedBody, field_problem, read_body
+from gateway.api.budgets import budget_problem, quota_problem
 from gateway.api.gate import principal_of
 from gateway.api.idempotency import SCOPE_CREATE_ITEM, Arrivals
 from gateway.api.prefer import Preference, parse_prefer
@@ -26,10 +27,16 @@ from gateway.api.waiting import Waiting
 from gateway.blobs import BlobStoreUnreachable
 from gateway.item import SETTLED, Item, Lease, StaleLease, Status
 from gateway.profiles import Profile
+from gateway.settings import origin_list
 from gateway.store import idempotency as idempotency_store
 from gateway.store import items as item_store
+from gateway.store.budgets import BudgetExhausted, QuotaExceeded
 from gateway.store.idempotency import StoredKey
+from gateway.store.webhooks import Callback
 from gateway.submission import FieldProblem, Submission
+from gateway.webhooks.callbacks import SecretMissing, checked_callback
+from gateway.webhooks.parts import target_policy
+from gateway.webhooks.targets import UrlRefused
 from gateway.wiring import Services
 
 log = structlog.get_logger()
@@ -44,6 +51,8 @@ class Submissions:
         self._services = services
         self._waiting = waiting
         self._arrivals = Arrivals()
+        self._targets = target_policy(services.settings)
+        self._callback_origins = origin_list(services.settings.callback_origins)
 
     async def create(self, request: Request) -> Response:
         """Answer one `POST /v1/items`."""
@@ -84,6 +93,7 @@ class Submissions:
                     stored = await self._stored(principal.tenant, key or "")
                 if stored is not None:
                     return _replay(stored, fingerprint, key or ""), True
+                callback = await self._callback(principal.tenant, body.submission)
                 arrival.body_complete()
                 incoming = intake.Incoming(
                     tenant=principal.tenant,
@@ -98,6 +108,7 @@ class Submissions:
                     idempotency_key=key,
                     fingerprint=fingerprint,
                     meta_fingerprint=submissions.meta_fingerprint(body.document),
+                    callback=callback,
                 )
                 return await self._accept(incoming, preference)
         finally:
@@ -128,6 +139,10 @@ class Submissions:
                 f"The item {error.item_id} has the same content. Send `on_duplicate: new` to have another one.",
                 extra={"item_id": error.item_id},
             ) from None
+        except QuotaExceeded as error:
+            raise quota_problem(error) from error
+        except BudgetExhausted as error:
+            raise budget_problem(error) from error
         except intake.StorageFull as error:
             raise _storage_full() from error
         except BlobStoreUnreachable as error:
@@ -152,17 +167,37 @@ class Submissions:
                 f"There is no profile `{submission.profile[:64]}`; there are: {names}.",
                 FieldError("/profile", "unknown_profile", f"Use one of {names}."),
             )
-        if submission.callback_url is not None:
-            raise ApiProblem(
-                "url_not_allowed",
-                "The operator has allowed no callback addresses. Leave out `callback_url` and poll the item instead.",
-                errors=[FieldError("/callback_url", "url_not_allowed", "Leave it out.")],
-            )
         try:
             submissions.check_against_profile(submission, profile)
         except FieldProblem as error:
             raise field_problem(error) from error
         return profile
+
+    async def _callback(self, tenant: str, submission: Submission) -> Callback | None:
+        """Where the outcome is to be sent, if anywhere. Raises a problem for an address that may not be called."""
+        url = submission.callback_url
+        if url is None:
+            return None
+
+        def look() -> Callback:
+            with self._services.database.read() as connection:
+                return checked_callback(
+                    connection,
+                    tenant=tenant,
+                    url=url,
+                    secret_id=submission.callback_secret_id,
+                    policy=self._targets,
+                    allowed_for_all=self._callback_origins,
+                )
+
+        try:
+            return await run_in_threadpool(look)
+        except UrlRefused as error:
+            wrong = FieldError("/callback_url", error.reason, error.public)
+            raise ApiProblem("url_not_allowed", f"`callback_url` is not taken. {error.public}", errors=[wrong]) from error
+        except SecretMissing as error:
+            wrong = FieldError("/callback_secret_id", "unknown_secret", error.public)
+            raise invalid(f"`callback_secret_id` is not valid. {error.public}", wrong) from error
 
     async def _stored(self, tenant: str, key: str) -> StoredKey | None:
         def look() -> StoredKey | None:

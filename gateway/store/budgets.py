@@ -109,6 +109,11 @@ class QuotaExceeded(Exception):
         self.resets_ms = (day + 1) * DAY_MS
 
 
+def is_tenant_name(name: str) -> bool:
+    """Whether a tenant can be called so: 1 to 64 letters, digits, `-` or `_`."""
+    return 0 < len(name) <= 64 and name.replace("-", "").replace("_", "").isalnum()
+
+
 def day_of(at_ms: int) -> int:
     """The UTC day, counted from 1970."""
     return at_ms // DAY_MS

@@ -10,8 +10,10 @@ import structlog
 from celery.worker import state
 from sqlalchemy.engine import Connection
 
+from fallback.route import Route
 from gateway.item import Lease
 from gateway.store import items as item_store
+from gateway.store import switches
 from gateway.wiring import Services
 from gateway.work.celery_app import celery_app
 from gateway.work.dispatch import Bulkhead, bulkhead_of
@@ -87,9 +89,14 @@ class CeleryWorker:
             self._services.dispatch.wake(item_id, wanted)
             return
         with self._room.alone() if found.is_suspect else self._room.together():
-            lease = None if self._stopping.is_set() else self._keeper.hold(partial(self._claim, item_id=item_id))
+            is_writing = wanted is Bulkhead.AGENT and found.route != Route.HUMAN.value
+            claim = partial(self._claim, item_id=item_id, is_writing=is_writing)
+            lease = None if self._stopping.is_set() else self._keeper.hold(claim)
             if lease is not None:
                 self._keeper.work(lease, hand_on=bulkhead is Bulkhead.EDGE)
 
-    def _claim(self, connection: Connection, item_id: str) -> Lease | None:
+    def _claim(self, connection: Connection, item_id: str, *, is_writing: bool) -> Lease | None:
+        paused = switches.read(connection)
+        if paused.new_work.is_paused or (is_writing and paused.model_calls.is_paused):
+            return None  # it waits, and is hinted at again
         return item_store.claim(connection, item_id, owner=self.name, lease_ms=self._keeper.lease_ms)

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.item import Lease
 from gateway.store import items as item_store
+from gateway.store import switches
 from gateway.wiring import Services
 from gateway.work.keeper import LeaseKeeper
 
@@ -79,7 +80,16 @@ class Worker:
         self._wake.clear()
 
     def _take_next(self, connection: Connection, is_alone: bool) -> Lease | None:
-        return item_store.claim_next(connection, owner=self.name, lease_ms=self._keeper.lease_ms, is_alone=is_alone)
+        paused = switches.read(connection)
+        if paused.new_work.is_paused:
+            return None
+        return item_store.claim_next(
+            connection,
+            owner=self.name,
+            lease_ms=self._keeper.lease_ms,
+            is_alone=is_alone,
+            may_write=not paused.model_calls.is_paused,
+        )
 
     def _listen(self) -> None:
         listener = self._services.signals.listen("worker")
