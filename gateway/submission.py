@@ -54,6 +54,8 @@ class Submission(_Part):
     budget: BudgetEntry = BudgetEntry()
     on_duplicate: Literal["reuse", "new", "conflict"] = "reuse"
     callback_url: Annotated[StrictStr, Field(max_length=2000)] | None = None
+    callback_secret_id: Annotated[StrictStr, Field(max_length=40)] | None = None
+    """The webhook endpoint whose secret signs what is sent to `callback_url`."""
     metadata: Annotated[dict[str, Scalar | None], Field(max_length=MAX_METADATA)] = Field(default_factory=dict)
     retention_days: Annotated[StrictInt, Field(ge=1, le=3650)] | None = None
 

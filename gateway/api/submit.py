@@ -194,7 +194,9 @@ class Submissions:
             return await run_in_threadpool(look)
         except UrlRefused as error:
             wrong = FieldError("/callback_url", error.reason, error.public)
-            raise ApiProblem("url_not_allowed", f"`callback_url` is not taken. {error.public}", errors=[wrong]) from error
+            raise ApiProblem(
+                "url_not_allowed", f"`callback_url` is not taken. {error.public}", errors=[wrong]
+            ) from error
         except SecretMissing as error:
             wrong = FieldError("/callback_secret_id", "unknown_secret", error.public)
             raise invalid(f"`callback_secret_id` is not valid. {error.public}", wrong) from error

@@ -323,7 +323,12 @@ class Callback:
 
 
 def add_callback(connection: Connection, item_id: str, callback: Callback) -> None:
-    """Tell this address of the item from now on."""
+    """Tell this address of the item from now on; not where the endpoint that would sign is gone by now."""
+    signer = sa.select(webhook_endpoints.c.id).where(webhook_endpoints.c.id == callback.endpoint_id)
+    if connection.dialect.name == "postgresql":
+        signer = signer.with_for_update(read=True, key_share=True)
+    if connection.execute(signer).first() is None:
+        return
     query = sa.select(sa.func.count()).select_from(item_callbacks).where(item_callbacks.c.item_id == item_id)
     if connection.execute(query).scalar_one() >= MOST_CALLBACKS:
         return
