@@ -153,6 +153,7 @@ def _decided(
 ) -> str:
     """Carry out what a decision means for the run, and keep the answer."""
     visit.progress.count(decision.action.value)
+    visit.judged.append(decision)
     decision_id = new_id("dec", now_ms=visit.at_ms)
     next_step = None
     is_halt = decision.ends_turn and Flag.ENDED not in decision.flags

@@ -2,7 +2,8 @@
 
 Counters and histograms belong to the process that counts (each process is scraped by itself); the gauges of items, queue
 and cases are read from the database when they are asked for, at most every few seconds, so any API process can tell them.
-Labels are closed sets or names of the deployment's own (profiles' tools, verdict codes), never what callers send.
+Labels are closed sets or names of the deployment's own (profiles' tools, verdict codes), never what callers send; but for
+the names of the first hundred tools that guard runs declare.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ guard_decisions = Counter(
     registry=registry,
 )
 avoided_calls = Counter("sluicegate_avoided_calls", "Tool calls that the guard did not let run", registry=registry)
+avoided_cost = Counter(
+    "sluicegate_avoided_cost",
+    "What those would have cost, each at the mean of its run's calls, in the currency of the run",
+    registry=registry,
+)
 model_requests = Counter(
     "sluicegate_model_requests", "Requests to the model by outcome", ["outcome"], registry=registry
 )

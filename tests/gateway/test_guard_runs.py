@@ -16,6 +16,7 @@ from openai.types.chat import ChatCompletionToolMessageParam
 from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import TypeAdapter
 
+from gateway.guard_metrics import ToolNames
 from gateway.guard_requests import CallRequest, NewRunRequest, ReportRequest, ResumeRequest
 from gateway.guard_runs import GuardRuns
 from gateway.guard_visits import FIRST_SNAPSHOT
@@ -908,3 +909,42 @@ def test_decisions_hold_what_the_description_promises(caller: httpx.Client, name
     halt = halted(run)
     for shown, schema in ((halt, "GuardDecision"), (run.get(), "GuardRun"), (halt["tool_result"], "GuardToolResult")):
         assert set(shown) == set(described[schema]["properties"])
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def series(client: httpx.Client, line: str) -> float:
+    found = [text for text in client.get("/metrics").text.splitlines() if text.startswith(f"{line} ")]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+
+def test_decisions_avoided_calls_and_their_cost_are_counted_once(caller: httpx.Client, name: str) -> None:
+    tool = f"look_{name[-6:]}"
+    lines = {
+        "halts": f'sluicegate_guard_decisions_total{{action="halt",reason="repeated_call",tool="{tool}"}}',
+        "made up": 'sluicegate_guard_decisions_total{action="allow",reason="",tool="unknown"}',
+        "avoided": "sluicegate_avoided_calls_total",
+        "cost": "sluicegate_avoided_cost_total",
+    }
+    earlier = {key: series(caller, line) for key, line in lines.items()}
+    run = opened(caller, name=name, tools={tool: ToolTraits(Effect.READ_ONLY)})
+    for number in range(1, 5):  # two run at 0.5 each, the third is blocked, the fourth halts
+        call = ToolCall(tool, {"at": "p1"}, call_id=f"c{number}")
+        for _ in range(2):  # a retry counts nothing
+            run.before(call)
+        if number < 3:
+            run.after(call.call_id, Outcome.ok("same", cost=0.5))
+    opened(caller, name=f"{name}-2").before(ToolCall(f"invented_{name}", {}, call_id="c1"))
+    added = {key: series(caller, line) - earlier[key] for key, line in lines.items()}
+    assert added == {"halts": 1, "made up": 1, "avoided": 2, "cost": pytest.approx(1 / 3 + 1 / 4)}
+    assert f"invented_{name}" not in caller.get("/metrics").text
+
+
+def test_names_of_tools_make_no_series_without_end() -> None:
+    names = ToolNames(limit=3)
+    declared = [f"tool_{n}" for n in range(9)]
+    assert [names.label(tool, declared) for tool in declared] == [*declared[:3], *["other"] * 6]
+    assert names.label("tool_1", declared) == "tool_1"
+    assert names.label("long" * 40, ["long" * 40]) == "other"
+    assert names.label("never declared", declared) == "unknown"
