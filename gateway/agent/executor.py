@@ -34,7 +34,7 @@ from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Wri
 from gateway.agent.packet import case_of, halt_packet, stop_packet
 from gateway.agent.policing import Limits
 from gateway.agent.prices import Prices
-from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool
+from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool, stated_by
 from gateway.item import Effect, Usage
 from gateway.profiles import Profile
 from gateway.store.budgets import ALL, BudgetExhausted, dollars
@@ -464,6 +464,8 @@ class AgentRun:
         """Texts that an earlier worker read, for `lookup_attributes`."""
         for row in self.journal.current:
             self.bench.read_texts.update((row.outcome or {}).get("read", {}))
+        for effect in self.bench.item.effects:
+            self.bench.stated.update(stated_by(effect))
 
 
 def exhausted_sentence(refused: BudgetExhausted) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.decision import ScreenedFile
+from gateway.item import Effect as Change
 from gateway.item import Item
 from gateway.profiles import Profile
 from gateway.submission import attribute_text
@@ -58,6 +59,8 @@ class Workbench:
     files: Sequence[ScreenedFile]
     read_texts: dict[str, str] = field(default_factory=dict)
     """Text that was read so far, by part, for `lookup_attributes`."""
+    stated: dict[str, str] = field(default_factory=dict)
+    """Attributes that the agent stated, for the same."""
 
     def file(self, name: str, *kinds: MediaKind) -> ScreenedFile:
         """The usable file of this part name or id. Raises `ToolFailed`."""
@@ -128,6 +131,14 @@ class LookupArguments(_Arguments):
     """What to look for."""
 
     query: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class AttributeArguments(_Arguments):
+    """What to state, and where it stands."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    value: Annotated[str, Field(min_length=1, max_length=2000)]
+    source: Annotated[str, Field(min_length=1, max_length=200, description="p1 or title or text or attribute:NAME")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +254,7 @@ def lookup_attributes(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
         "title": submission.get("title") or "",
         "text": submission.get("text") or "",
         **{f"attribute:{name}": attribute_text(value) for name, value in submission.get("attributes", {}).items()},
+        **{f"stated:{name}": value for name, value in bench.stated.items()},
         **bench.read_texts,
     }
     scored = []
@@ -251,6 +263,20 @@ def lookup_attributes(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
         if hits and text:
             scored.append((-hits, source, text))
     return {"found": [{"source": source, "text": _cut(text, 600)} for _, source, text in sorted(scored)[:10]]}
+
+
+def set_attribute(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
+    """State a property of the product that the seller did not; written down when the step ends."""
+    wanted = _parsed(AttributeArguments, arguments)
+    bench.stated[wanted.name] = wanted.value
+    return {"stated": {wanted.name: wanted.value}}
+
+
+def stated_by(change: Change) -> dict[str, str]:
+    """The attribute that a stored effect stated; empty for other tools' effects."""
+    if change.tool != "set_attribute":
+        return {}
+    return {str(change.arguments["name"]): str(change.arguments["value"])}
 
 
 def save_copy(bench: Workbench, arguments: Mapping[str, Any]) -> Any:
@@ -298,6 +324,14 @@ def _toolbox(profile: Profile) -> tuple[Tool, ...]:
             LookupArguments.model_json_schema(),
             read_only,
             lookup_attributes,
+        ),
+        Tool(
+            "set_attribute",
+            "State a property of the product that the seller left out, with the place where you read it. It is kept with the "
+            "product, so be sure.",
+            AttributeArguments.model_json_schema(),
+            ToolTraits(effect=Effect.MUTATING),
+            set_attribute,
         ),
         Tool(
             "save_copy",

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.render import timestamp
-from gateway.escalation import CONSEQUENCES, EscalationLease, EscalationRecord, allowed_actions
+from gateway.escalation import (
+    CONSEQUENCES,
+    Action,
+    EscalationLease,
+    EscalationRecord,
+    allowed_actions,
+    needs_override,
+    refused_actions,
+)
 from gateway.review.queue import Claimed
 from gateway.store.escalation_leases import QueueState
 from gateway.store.escalation_log import LogEntry
@@ -47,9 +55,9 @@ def escalation_json(record: EscalationRecord) -> dict[str, Any]:
         "holder": record.holder,
         "lease_expires_at": timestamp(record.lease_expires_ms),
         "fence": record.fence,
-        "allowed_actions": [
-            {"action": action.value, "consequence": dict(CONSEQUENCES[action])} for action in allowed_actions(record)
-        ],
+        "open_calls": [_open_call_json(call) for call in packet.get("open_calls") or ()],
+        "allowed_actions": [offer_json(record, action) for action in allowed_actions(record)],
+        "refused_actions": [{"action": action.value, "why": dict(why)} for action, why in refused_actions(record)],
         "resolution": None if record.resolution is None else resolution_json(record),
         "apply_at": timestamp(record.apply_ms),
         "apply_problem": record.apply_problem,
@@ -60,6 +68,17 @@ def escalation_json(record: EscalationRecord) -> dict[str, Any]:
         "expires_at": timestamp(record.expires_ms),
         "on_expire": record.on_expire,
     }
+
+
+def offer_json(record: EscalationRecord, action: Action) -> dict[str, Any]:
+    """An action that is possible, what it does in plain words, and what it needs beside its payload."""
+    why = needs_override(record) if action is Action.RETRY else None
+    needs = {} if why is None else {"needs": {"override": dict(why)}}
+    return {"action": action.value, "consequence": dict(CONSEQUENCES[action]), **needs}
+
+
+def _open_call_json(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: call.get(name) for name in ("call_id", "tool", "arguments", "state")}
 
 
 def case_links(record: EscalationRecord) -> dict[str, str]:

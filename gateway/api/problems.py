@@ -76,6 +76,8 @@ KINDS: Mapping[str, ProblemKind] = {
            "The same key was sent with different content. Use a fresh key for a new request."),
         _k("url_not_allowed", 422, "This URL may not be called", "The operator has not allowed this address for callbacks."),
         _k("action_not_allowed", 422, "This action is not possible here", "`allowed_actions` lists those that are."),
+        _k("edited_call_denied", 422, "This call may not run",
+           "The guard, the tool's schema or its policy refuses the call; `errors` says where and why. Change it, or deny it."),
         _k("rejected", 422, "The item was rejected", "Sent with `Prefer: handling=strict`; the file's own code is in `code`."),
         _k("precondition_required", 428, "A precondition is missing", "Send `If-Match` with the ETag you read."),
         _k("quota_exceeded", 429, "The quota is used up", "Wait until it is reset.", retryable=True),

@@ -81,10 +81,12 @@ def decide_in(
     """`decide` within a transaction; the caller calls `observe` and `tell` once it is committed."""
     record = case_in(connection, desk, case_id)
     mark = resolution.fingerprint(case_id, wanted)
-    if record.status in {EscalationStatus.APPLIED, EscalationStatus.RESOLVED, EscalationStatus.EXPIRED}:
+    if record.resolution is not None and record.status is not EscalationStatus.WITHDRAWN:
         return _replayed(connection, record, key, mark)
     if record.status is EscalationStatus.WITHDRAWN:
         raise Withdrawn(record)
+    if record.status is EscalationStatus.WAITING_SUBMITTER and key is not None:
+        return _replayed(connection, record, key, mark)
     if version is None:
         raise PreconditionMissing
     if not leases.holds(connection, case_id, token=wanted.lease_token):
@@ -104,7 +106,7 @@ def decide_in(
     )
     if not is_first:  # another transaction was quicker since we looked
         latest = case_in(connection, desk, case_id)
-        if latest.resolution is not None:
+        if latest.resolution is not None and latest.status is not EscalationStatus.WITHDRAWN:
             return _replayed(connection, latest, key, mark)
         raise lease_lost(connection, latest)
     try:

@@ -72,6 +72,8 @@ def resolve(
     )
     if changed.rowcount != 1:
         return False
+    if status is EscalationStatus.WAITING_SUBMITTER:  # a question, which is written down as one with its effect
+        return True
     detail = {"action": resolution["action"], **({"undo_ms": undo_ms} if undo_ms else {})}
     audit.write(
         connection,
