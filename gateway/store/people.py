@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from gateway.ids import new_id
 from gateway.person import Role, actor_of
+from gateway.store import escalation_leases
 from gateway.store.tables import people, sessions
 
 NAME_MOST = 64
@@ -151,10 +151,6 @@ def any_active(connection: Connection) -> bool:
     return connection.execute(sa.select(people.c.id).where(people.c.disabled_ms.is_(None)).limit(1)).first() is not None
 
 
-Release = Callable[[Connection, str, str], object]
-"""Gives back the cases of `(tenant, holder)`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """What is to be different about a person; None leaves it."""
@@ -169,8 +165,8 @@ def change(
     person: PersonRecord,
     wanted: Change,
     *,
+    by: str,
     at_ms: int,
-    release: Release,
     keep_session: str | None = None,
 ) -> PersonRecord | None:
     """Apply it, end the sessions (but `keep_session`, a token's hash) and give back the cases of who may decide no longer.
@@ -191,7 +187,9 @@ def change(
     if reason is not None:
         end_all(connection, person.id, reason=reason, at_ms=at_ms, but=keep_session)
     if _decides(person) and not _decides(after):
-        release(connection, person.tenant, person.actor)
+        escalation_leases.free_all_of(
+            connection, tenant=person.tenant, holder=person.actor, actor=by, why="role_revoked"
+        )
     return after
 
 
