@@ -603,7 +603,7 @@ webhook_deliveries = sa.Table(
     sa.Column("endpoint_id", _Id, sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE"), nullable=False),
     sa.Column("lane", sa.String(48), nullable=False),
     sa.Column("url", sa.String(2000)),
-    sa.Column("url_key", sa.String(32), nullable=False, server_default=""),
+    sa.Column("url_key", sa.String(32), nullable=False),
     sa.Column("event_id", _Id, nullable=False),
     sa.Column("event_seq", sa.BigInteger, nullable=False),
     sa.Column("event_type", sa.String(48), nullable=False),

@@ -53,7 +53,7 @@ def upgrade() -> None:
         sa.Column("endpoint_id", sa.String(length=40), nullable=False),
         sa.Column("lane", sa.String(length=48), nullable=False),
         sa.Column("url", sa.String(length=2000), nullable=True),
-        sa.Column("url_key", sa.String(length=32), server_default="", nullable=False),
+        sa.Column("url_key", sa.String(length=32), nullable=False),
         sa.Column("event_id", sa.String(length=40), nullable=False),
         sa.Column("event_seq", sa.BigInteger(), nullable=False),
         sa.Column("event_type", sa.String(length=48), nullable=False),
