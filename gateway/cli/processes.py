@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 SUPERVISOR_VARIABLE = "SLUICEGATE_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
+_BEHIND_THE_API = 5
+"""Niceness of a worker beside the API of the same supervisor: requests are answered first, work takes what is left."""
 
 
 def end_with_supervisor() -> bool:
@@ -124,7 +126,8 @@ def _worker(services: Services, bulkheads: Sequence[Bulkhead]) -> _Worker:
 def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
     """Work until SIGTERM or SIGINT."""
     configure_logging(settings.log_level)
-    end_with_supervisor()
+    if end_with_supervisor():
+        os.nice(_BEHIND_THE_API)
     end_tracing = tracing.start(settings.otlp_url, "worker")
     services = open_services(settings)
     worker = _worker(services, bulkheads)
