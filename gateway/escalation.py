@@ -189,6 +189,16 @@ TIMEOUT_ACTOR = "system:timeout"
 """Who decides when nobody did: never counted or told as a person."""
 
 
+class OnExpire(StrEnum):
+    """What becomes of an item, or a run, when nobody answers in time."""
+
+    REROUTE_TEXT_ONLY = "reroute_text_only"
+    """A run of somebody else's agent goes on without the tool that it stopped at."""
+    REJECT = "reject"
+    HOLD = "hold"
+    """It stays where it is until somebody reopens the case."""
+
+
 _IF_RESUMABLE = (Action.RESUME, Action.ANSWER_TOOL, Action.DISMISS)
 _OF_CALLS = (Action.APPROVE_CALL, Action.EDIT_CALL, Action.DENY_CALL)
 _OF_RUNS = (Action.RESUME, Action.ANSWER_TOOL, *_OF_CALLS, Action.DISMISS, Action.CLOSE)

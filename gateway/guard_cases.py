@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from sqlalchemy.engine import Connection
 
-from gateway.escalation import UNDECIDED, Action, EscalationRecord, EscalationStatus
+from gateway.escalation import UNDECIDED, Action, EscalationRecord, EscalationStatus, OnExpire
 from gateway.guard_answers import as_text
 from gateway.guard_problems import RunProblem, conflict
 from gateway.guard_requests import ResumeRequest
 from gateway.profiles.loader import EscalationPolicy
 from gateway.resolution import FALSE_ALARM, advice
+from gateway.review.priority import terms_of
 from gateway.store import escalations
 from gateway.store import guard_runs as store
 from gateway.store.guard_runs import RunRow, RunStatus
@@ -25,7 +26,7 @@ _STRIP_CALLS: Final = 40
 
 def raise_case(connection: Connection, row: RunRow, guard: Guard, decision: Decision) -> str:
     """Put a halt before a person; gives the case's id."""
-    waits = EscalationPolicy()
+    packet = json.loads(as_text(_packet(connection, row, guard, decision)))
     return escalations.raise_case(
         connection,
         escalations.NewEscalation(
@@ -36,9 +37,8 @@ def raise_case(connection: Connection, row: RunRow, guard: Guard, decision: Deci
             profile=f"agent:{row.agent}"[:64],
             reason="halt" if decision.end_reason is None else decision.end_reason.value,
             tool=decision.tool,
-            packet=json.loads(as_text(_packet(connection, row, guard, decision))),
-            due_after_ms=int(waits.due_s * 1000),
-            expires_after_ms=int(waits.expires_s * 1000),
+            packet=packet,
+            **terms_of(EscalationPolicy(), packet),
         ),
     )
 
@@ -122,9 +122,9 @@ def decided_words(connection: Connection, row: RunRow, escalation_id: str) -> Wo
     record = escalations.get(connection, escalation_id, tenant=row.tenant)
     if record is None or record.run_id != row.id:
         raise RunProblem("not_found", "There is no escalation of this id in this run.")
-    if record.status in UNDECIDED:
+    if record.status in UNDECIDED or record.is_pending:
         raise conflict("Nobody has decided yet; ask again later.", record.status.value, escalation_id=record.id)
-    if record.status in {EscalationStatus.WITHDRAWN, EscalationStatus.EXPIRED}:
+    if record.status is EscalationStatus.WITHDRAWN:
         raise RunProblem("escalation_withdrawn", "This case was withdrawn; nothing was decided.")
     if row.status is RunStatus.ENDED or row.escalation_id != record.id:
         raise conflict(
@@ -135,6 +135,8 @@ def decided_words(connection: Connection, row: RunRow, escalation_id: str) -> Wo
 
 def _words_of(record: EscalationRecord) -> Words:
     decided = record.resolution or {}
+    if record.status is EscalationStatus.EXPIRED:
+        return _words_of_the_clock(record)
     if decided.get("action") == Action.DISMISS.value:
         signature = record.packet.get("signature")
         return Words(FALSE_ALARM, forgive=(str(signature),) if signature else (), note="false alarm")
@@ -142,3 +144,18 @@ def _words_of(record: EscalationRecord) -> Words:
     return Words(
         advice(guidance), int(decided.get("extra_steps", 0)), tuple(decided.get("ban_tools", ())), note=guidance
     )
+
+
+_WITHOUT = "Nobody answered in time. Go on without {tool}, with what you know; say plainly what you could not find out."
+
+
+def _words_of_the_clock(record: EscalationRecord) -> Words:
+    """Those of a case that nobody answered in time. Raises `RunProblem` where the run is to wait on."""
+    if (record.resolution or {}).get("action") == OnExpire.HOLD.value:
+        raise conflict(
+            "Nobody answered in time; the case is on hold until somebody reopens it.",
+            record.status.value,
+            escalation_id=record.id,
+        )
+    tools = () if record.tool is None else (record.tool,)
+    return Words(_WITHOUT.format(tool=record.tool or "it"), ban_tools=tools, note="nobody answered in time")

@@ -12,6 +12,7 @@ from gateway.agent.outcome import Escalated, Failed, Halted, Written
 from gateway.decision import Decision, ScreenedFile
 from gateway.item import Item, Lease, Status
 from gateway.profiles import Profile
+from gateway.review.priority import terms_of
 from gateway.store import escalations as escalation_store
 from gateway.store import items as item_store
 
@@ -81,8 +82,7 @@ def escalated(connection: Connection, lease: Lease, item: Item, profile: Profile
             reason=raised.reason,
             tool=raised.tool,
             packet=raised.packet,
-            due_after_ms=int(profile.escalation.due_s * 1000),
-            expires_after_ms=int(profile.escalation.expires_s * 1000),
+            **terms_of(profile.escalation, raised.packet, max_cost=profile.budget.max_cost),
         ),
     )
     return _move(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.api.escalation_json import resolution_json
-from gateway.api.problems import ApiProblem
+from gateway.api.problems import ApiProblem, FieldError
 from gateway.api.render import timestamp
 from gateway.escalation import TIMEOUT_ACTOR, EscalationRecord
 from gateway.resolution import NotAllowed
@@ -45,8 +45,13 @@ def problem_of(error: ReviewError | NotAllowed) -> ApiProblem:
             return ApiProblem(error.code, error.public, extra={"count": count})
         case NotReversible(item_status=status):
             return ApiProblem(error.code, error.public, extra={"item_status": status, "allowed": []})
-        case NotAllowed(allowed=allowed):
-            return ApiProblem(error.code, error.public, extra={"allowed_actions": [action.value for action in allowed]})
+        case NotAllowed(allowed=allowed, fields=fields):
+            return ApiProblem(
+                error.code,
+                error.public,
+                errors=[FieldError(field.pointer, field.code, field.detail) for field in fields],
+                extra={"allowed_actions": [action.value for action in allowed]},
+            )
         case _:
             return ApiProblem(error.code, error.public, retry_after_s=1 if error.retryable else None)
 

@@ -71,6 +71,8 @@ class EscalationPolicy(_Part):
     due_s: Annotated[float, Field(gt=0)] = 4 * 3600
     expires_s: Annotated[float, Field(gt=0)] = 72 * 3600
     on_expire: Literal["reroute_text_only", "reject", "hold"] = "reroute_text_only"
+    priority: Annotated[int, Field(ge=0, le=3)] = 1
+    """How urgent this kind of work is beside others: 0 to 3, larger first."""
 
 
 class MarketplaceMinimum(_Part):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypedDict
+
+from gateway.profiles.loader import EscalationPolicy
 
 _OF_PROFILE, _OF_BUDGET, _OF_GROUP, _OF_AGE = 30, 30, 20, 20
 _MOST_PROFILE = 3
@@ -28,7 +30,34 @@ def priority_of(*, profile: int, burnt_percent: int, group_size: int, age_ms: in
     return round(sum(parts))
 
 
-def burnt_percent(packet: Mapping[str, Any], *, max_cost: str | None = None) -> int:
+class Terms(TypedDict):
+    """What a new case gets from its profile: when it is due, when it expires and how, how urgent it is."""
+
+    due_after_ms: int
+    expires_after_ms: int
+    on_expire: str
+    profile_priority: int
+    burnt_percent: int
+    priority: int
+
+
+def terms_of(policy: EscalationPolicy, packet: Mapping[str, Any], *, max_cost: Decimal | None = None) -> Terms:
+    """The terms of a case that is raised now; `max_cost` is the money that its item may cost."""
+    burnt = burnt_percent(packet, max_cost=max_cost)
+    due_after_ms = int(policy.due_s * 1000)
+    return Terms(
+        due_after_ms=due_after_ms,
+        expires_after_ms=int(policy.expires_s * 1000),
+        on_expire=policy.on_expire,
+        profile_priority=policy.priority,
+        burnt_percent=burnt,
+        priority=priority_of(
+            profile=policy.priority, burnt_percent=burnt, group_size=1, age_ms=0, due_after_ms=due_after_ms
+        ),
+    )
+
+
+def burnt_percent(packet: Mapping[str, Any], *, max_cost: Decimal | None = None) -> int:
     """The larger part of steps or money that is spent, in percent; 0 where neither is known."""
     steps, cost = packet.get("steps") or {}, packet.get("cost") or {}
     shares = (_ratio(steps.get("taken"), steps.get("of")), _ratio(cost.get("spent"), max_cost))

@@ -163,19 +163,22 @@ def free_all_of(connection: Connection, *, tenant: str, holder: str, actor: str,
     return _free(connection, where, Change.RELEASED, actor=actor, detail={"previous_holder": holder, "why": why})
 
 
-def free_lapsed(connection: Connection) -> list[str]:
-    """Give back the cases whose lease has run out, with a line in their audits; gives their ids."""
+def lapsed(connection: Connection, *, limit: int = 200) -> list[str]:
+    """Cases whose lease has run out."""
     rows = connection.execute(
-        sa.select(escalations.c.id, escalations.c.holder)
+        sa.select(escalations.c.id)
         .where(escalations.c.status == CLAIMED, escalations.c.lease_expires_ms <= database_now_ms())
-        .limit(200)
-    ).all()
-    freed: list[str] = []
-    for row in rows:
-        where = sa.and_(escalations.c.id == row.id, escalations.c.lease_expires_ms <= database_now_ms())
-        detail = {"previous_holder": row.holder}
-        freed += _free(connection, where, Change.LEASE_EXPIRED, actor=SYSTEM, detail=detail)
-    return freed
+        .limit(limit)
+    )
+    return [row.id for row in rows]
+
+
+def free_lapsed(connection: Connection, case_id: str) -> list[str]:
+    """Give such a case back, with a line in its audit; gives its id, or nothing if it was taken meanwhile."""
+    before = _status_and_holder(connection, case_id)
+    where = sa.and_(escalations.c.id == case_id, escalations.c.lease_expires_ms <= database_now_ms())
+    detail = {"previous_holder": None if before is None else before.holder}
+    return _free(connection, where, Change.LEASE_EXPIRED, actor=SYSTEM, detail=detail)
 
 
 def _free(

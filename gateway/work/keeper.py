@@ -15,6 +15,8 @@ from sqlalchemy.engine import Connection
 
 from gateway import metrics, outcome, pipeline, tracing
 from gateway.item import Lease
+from gateway.review.deciding import apply_pending
+from gateway.review.tending import APPLY_S, tend
 from gateway.store import items as item_store
 from gateway.wiring import Services
 from gateway.work.dispatch import bulkhead_of
@@ -52,6 +54,8 @@ class LeaseKeeper:
         for name, seconds, action in (
             ("heartbeat", settings.heartbeat_s, self._beat),
             ("sweeper", settings.sweep_s, self._sweep),
+            ("queue", settings.sweep_s, partial(tend, self._services)),
+            ("decisions", APPLY_S, partial(apply_pending, self._services)),
         ):
             threading.Thread(target=self._every, args=(seconds, action), name=name, daemon=True).start()
 
@@ -128,7 +132,7 @@ class LeaseKeeper:
             found = item_store.claimable(connection, item_id)
         return found is not None and found.is_suspect
 
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+    def _every(self, seconds: float, action: Callable[[], object]) -> None:
         while not self._ended.wait(seconds):
             try:
                 action()

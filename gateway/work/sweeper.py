@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from gateway.agent.journal import usage_of
 from gateway.item import Status, Usage
 from gateway.profiles.loader import EscalationPolicy
+from gateway.review.priority import terms_of
 from gateway.store import escalations, steps
 from gateway.store import items as item_store
 from gateway.wiring import Services
@@ -81,6 +82,13 @@ def _raise_case(connection: Connection, services: Services, row: item_store.Laps
     assert item is not None
     policy = services.profiles[item.profile].escalation if item.profile in services.profiles else EscalationPolicy()
     sentence = f"{lost} workers in a row were lost while working on this item, and none got any further."
+    packet = {
+        "question": f"{sentence} How should it go on?",
+        "why": sentence,
+        "evidence": [],
+        "cost": {"spent": usage.cost, "currency": usage.currency},
+        "usage": asdict(usage),
+    }
     return escalations.raise_case(
         connection,
         escalations.NewEscalation(
@@ -90,15 +98,8 @@ def _raise_case(connection: Connection, services: Services, row: item_store.Laps
             profile=item.profile,
             reason="worker_lost",
             tool=None,
-            packet={
-                "question": f"{sentence} How should it go on?",
-                "why": sentence,
-                "evidence": [],
-                "cost": {"spent": usage.cost, "currency": usage.currency},
-                "usage": asdict(usage),
-            },
-            due_after_ms=int(policy.due_s * 1000),
-            expires_after_ms=int(policy.expires_s * 1000),
+            packet=packet,
+            **terms_of(policy, packet),
         ),
     )
 
