@@ -81,15 +81,13 @@ class Sender:
             return Outcome(None, error, _ms_since(began), response=shown_response(detail.encode()))
 
         try:
-            async with asyncio.timeout_at(deadline):
-                target = parse_target(url, self.policy, allow_insecure=allow_insecure)
-                addresses = await self._addresses(target)
-                connection = self._connection(target, addresses)
-                try:
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout_at(deadline):
+                    target = parse_target(url, self.policy, allow_insecure=allow_insecure)
+                    connection = self._connection(target, await self._addresses(target))
+                    stack.push_async_callback(connection.aclose)
                     response = await connection.handle_async_request(self._request(target, headers, body))
-                    return await _read(response, began, deadline)
-                finally:
-                    await connection.aclose()
+                return await _read(response, began, deadline)
         except TimeoutError:
             return failed(ErrorClass.TIMEOUT)
         except UrlRefused as error:
