@@ -9,7 +9,7 @@ import pytest
 
 from gateway.store import migrate
 from gateway.store.engine import Database
-from tests.contracts.servers import PostgreSQL, Redis, postgresql, redis_server, s3_server
+from tests.contracts.servers import PostgreSQL, Redis, postgresql, rabbitmq_server, redis_server, s3_server
 
 _TEMPLATE = "migrated"
 
@@ -30,6 +30,13 @@ def postgres() -> Iterator[PostgreSQL]:
 def redis() -> Iterator[Redis]:
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    """The address of a RabbitMQ; only `./dev chaos` installs one."""
+    with rabbitmq_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from gateway.wiring import open_dispatch
 from gateway.work.dispatch import Dispatch
 from gateway.work.signals import Signals, signal_folder
 from tests.contracts.queue import new_item, ways
-from tests.contracts.servers import Redis
+from tests.contracts.sizes import sized
 from tests.gateway.running import environment, until
 
 SOON_S = 60.0
@@ -59,9 +59,9 @@ class Ground:
         signals.close()
 
 
-@pytest.fixture(scope="module", params=["embedded", "celery"])
+@pytest.fixture(scope="module", params=["embedded", "celery", *sized((), ("celery-rabbitmq",))])
 def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """Embedded on SQLite, Celery over Redis on PostgreSQL: the two ways that people run."""
+    """Embedded on SQLite, Celery over Redis on PostgreSQL: the two ways that people run. At full size over RabbitMQ too."""
     folder = tmp_path_factory.mktemp("dispatch")
     if request.param == "embedded":
         database = Database(f"sqlite:///{folder / 'sluicegate.db'}")
@@ -69,10 +69,11 @@ def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Ground({"data_dir": folder, **QUICK}, database)
         database.close()
         return
-    broker: Redis = request.getfixturevalue("redis")
+    is_redis = request.param == "celery"
+    broker_url = request.getfixturevalue("redis").url() if is_redis else request.getfixturevalue("rabbitmq_url")
     with request.getfixturevalue("postgres").database("migrated") as url:
         database = Database(url)
-        settings = {"data_dir": folder, "database_url": url, "dispatch": "celery", "broker_url": broker.url(), **QUICK}
+        settings = {"data_dir": folder, "database_url": url, "dispatch": "celery", "broker_url": broker_url, **QUICK}
         yield Ground(settings, database)
         database.close()
 

@@ -1,4 +1,4 @@
-"""How large a reliability case is: small in `./dev test`, as its recipe says in `./dev chaos --cases`. What is asserted is the same."""
+"""How large a reliability case is: small in `./dev test`, as its recipe says in `./dev chaos --cases`."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from gateway.store import events, items, migrate
 from gateway.store.engine import Database
 from gateway.work.sweeper import sweep
 from tests.contracts.queue import add_items, assert_each_ended_once, claim, finish, new_item, ways
+from tests.contracts.sizes import sized
 
 CLAIMING = """
 import json, sys
@@ -71,9 +72,11 @@ def test_two_processes_of_eight_threads_take_each_item_once(database: Database, 
     assert {fence for some in taken for _, fence in some} == {1}
 
 
+@pytest.mark.case
 def test_late_rescuer_never_puts_back_what_is_finished(database: Database) -> None:
     """S5: leases so short that honest work outlasts them, heartbeats that come when they please, a hasty rescuer."""
-    item_ids = add_items(database, 150)
+    item_ids = add_items(database, sized(150, 500))
+    least_s, most_s = sized((0.01, 0.06), (0.05, 0.15))
     services = SimpleNamespace(database=database, settings=Settings(), profiles=load_profiles())
     effects: Counter[str] = Counter()
     counting = threading.Lock()
@@ -91,7 +94,7 @@ def test_late_rescuer_never_puts_back_what_is_finished(database: Database) -> No
             if lease is None:
                 time.sleep(0.01)
                 continue
-            time.sleep(moods.uniform(0.01, 0.06))
+            time.sleep(moods.uniform(least_s, most_s))
             if moods.random() < 0.5:
                 database.transact(lambda c, lease=lease: items.heartbeat(c, [lease], lease_ms=100))
                 time.sleep(moods.uniform(0, 0.12))
@@ -102,7 +105,7 @@ def test_late_rescuer_never_puts_back_what_is_finished(database: Database) -> No
     threads = [threading.Thread(target=rescue), *(threading.Thread(target=work, args=(n,)) for n in range(4))]
     for thread in threads:
         thread.start()
-    _until(lambda: _settled(database, item_ids), within_s=60)
+    _until(lambda: _settled(database, item_ids), within_s=sized(60, 240))
     done.set()
     for thread in threads:
         thread.join()
@@ -182,18 +185,19 @@ while time.monotonic() < ends_at:
 """
 
 
+@pytest.mark.case
 def test_lock_storm_fails_nobody_and_delays_few(database: Database, database_url: str) -> None:
-    """S6, shortened: two processes of eight threads do everything while a third sits on the lock now and then.
+    """S6: two processes of eight threads do everything while a third sits on the lock now and then.
 
     How long a submit takes without that third one is measured first, since the machine may be busy with other things.
     """
-    seconds = ("1.5", "4")
+    seconds = ("1.5", sized("4", "60"))
     processes = [start(script, database_url, *seconds) for script in (STORM, STORM, HOG)]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=90)[0] for process in processes]
+    answers = [process.communicate(timeout=180)[0] for process in processes]
     reports = [json.loads(answer) for answer in answers[:2]]
     assert [report["errors"] for report in reports] == [[], []]
     waits = [wait for report in reports for wait in report["waits"]]

@@ -24,6 +24,8 @@ from tests.contracts.queue import ways
 from tests.contracts.servers import Redis, free_port
 from tests.gateway.running import Service, running, start, until
 
+pytestmark = pytest.mark.case
+
 
 @pytest.fixture(scope="module")
 def workers(ground: Ground) -> Iterator[list[Service]]:

@@ -8,17 +8,18 @@ import signal
 import threading
 import time
 
+import pytest
 import sqlalchemy as sa
 
 from gateway.item import Status
 from gateway.store import items
 from gateway.store.tables import items as items_table
 from tests import media
-from tests.contracts.ground import SOON_S, Ground, add
+from tests.contracts.ground import QUICK, SOON_S, Ground, add
 from tests.contracts.queue import ways
 from tests.gateway.running import Service, freeze_between_writes, running, start, until
 
-PHOTO = media.label_photo()
+PHOTO = media.label_photo(long_side=900)
 
 
 def holder_of(ground: Ground, item_id: str) -> int | None:
@@ -39,7 +40,31 @@ def status_of(ground: Ground, item_id: str) -> Status:
     return found[1]
 
 
+@pytest.mark.case
+def test_item_of_a_worker_killed_in_the_middle_of_reading_is_ended_by_another(ground: Ground) -> None:
+    """S1: nobody helps, and no message tells of it."""
+    with running("worker", ground.folder, **ground.shared) as other:
+        doomed = start("worker", ground.folder, **ground.shared)
+        freeze_between_writes(other.process.pid, ground.database)  # so that it is the doomed one that takes it
+        try:
+            (item_id,) = add(ground, 1, PHOTO)
+            assert until(lambda: holder_of(ground, item_id), within_s=SOON_S, every_s=0.005) == doomed.process.pid
+            doomed.kill()
+            killed_at = time.monotonic()
+        finally:
+            os.kill(other.process.pid, signal.SIGCONT)
+        until(lambda: status_of(ground, item_id) is Status.SUCCEEDED, within_s=SOON_S)
+        assert time.monotonic() - killed_at <= float(str(QUICK["lease_s"])) + 10
+    with ground.database.read() as connection:
+        item = items.get(connection, item_id)
+    assert item is not None
+    assert item.claims == 2
+    assert ways(ground.database, [item_id])[item_id].count(Status.SUCCEEDED) == 1
+
+
+@pytest.mark.case
 def test_frozen_worker_that_wakes_up_writes_nothing_over_its_successor(ground: Ground) -> None:
+    """S2: it writes nothing, says so, and nobody else hears of it."""
     with running("worker", ground.folder, **ground.shared) as first:
         (item_id,) = add(ground, 1, PHOTO)
         frozen = until(lambda: holder_of(ground, item_id), within_s=SOON_S, every_s=0.005)
@@ -53,11 +78,14 @@ def test_frozen_worker_that_wakes_up_writes_nothing_over_its_successor(ground: G
                 until(lambda: "item.stale_lease" in first.log.read_text("utf-8"), within_s=SOON_S)
         finally:
             os.kill(frozen, signal.SIGCONT)
+        assert "Traceback" not in first.log.read_text("utf-8")
     assert ways(ground.database, [item_id])[item_id] == before
     assert before.count(Status.SUCCEEDED) == 1
 
 
+@pytest.mark.case
 def test_item_that_kills_its_workers_goes_to_a_person_and_others_flow(ground: Ground) -> None:
+    """S3: after exactly three workers, without a storm of restarts."""
     good = add(ground, 25)
     (poison,) = add(ground, 1, PHOTO)
     good += add(ground, 25)
