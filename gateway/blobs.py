@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +58,16 @@ class StoredBlob:
     sha256: str
     bytes: int
     path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBlob:
+    """One file that a store keeps."""
+
+    tenant: str
+    sha256: str
+    kept_at: float
+    """Unix seconds: when it was written."""
 
 
 class BlobWriter:
@@ -145,6 +156,15 @@ class Blobs(Protocol):
     def path(self, tenant: str, sha256: str) -> Path:
         """A local copy of a kept blob whose digest was checked. Raises `BlobUnusable`, `BlobStoreUnreachable`."""
 
+    def holds(self, tenant: str, sha256: str) -> bool:
+        """Whether a file of this digest is kept. Raises `BlobStoreUnreachable`."""
+
+    def remove(self, tenant: str, sha256: str) -> None:
+        """Delete a kept file; harmless where there is none. Raises `OSError`, `BlobStoreUnreachable`."""
+
+    def kept(self) -> Iterator[KeptBlob]:
+        """All files that are kept, in no order, found piece by piece. Raises `BlobStoreUnreachable`."""
+
     def is_writable(self) -> bool:
         """Whether an upload could be stored now."""
 
@@ -188,6 +208,23 @@ class FolderBlobs:
         self._syncs.sync(target.parent)
         return target
 
+    def holds(self, tenant: str, sha256: str) -> bool:
+        """Whether a file of this digest is kept."""
+        return self._place(tenant, sha256).is_file()
+
+    def remove(self, tenant: str, sha256: str) -> None:
+        """Delete a kept file; harmless where there is none."""
+        self._place(tenant, sha256).unlink(missing_ok=True)
+
+    def kept(self) -> Iterator[KeptBlob]:
+        """All files that are kept, in no order."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / "by-tenant") as tenants:
+            for tenant in tenants:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(tenant.path) as found:
+                    for entry in found:
+                        with contextlib.suppress(FileNotFoundError):
+                            yield KeptBlob(tenant.name, entry.name, entry.stat().st_mtime)
+
     def _place(self, tenant: str, sha256: str) -> Path:
         return self.root / "by-tenant" / tenant / sha256
 
@@ -214,6 +251,9 @@ class FolderBlobs:
 
 
 def _remove_unlocked(path: Path, created_before: float) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ctime >= created_before:  # its writer may not have locked it yet, and must find it free
+            return False
     with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file.fileno()).st_ctime < created_before:

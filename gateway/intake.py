@@ -21,6 +21,7 @@ from gateway.store import events, idempotency, webhooks
 from gateway.store import items as item_store
 from gateway.store.webhooks import Callback
 from gateway.submission import Submission
+from gateway.verbs.superseding import check_supersedable, supersede
 from gateway.wiring import Services
 from prefilters.facts import Stage
 from prefilters.media import MediaKind
@@ -100,10 +101,10 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
     Leading bytes and headers are looked at on the way; where they already refuse every file, the item is stored as
     rejected. Else, with `claim_as`, an item that has pictures is leased to that owner in the same transaction.
     Raises `StorageFull`, `DuplicateItem`, `KeyTaken`, and where a limit of the tenant's day is reached `BudgetExhausted` or
-    `QuotaExceeded`.
+    `QuotaExceeded`; for an item that cannot be replaced `NoSuchItem` or `StateConflict`.
     """
     try:
-        files = [_keep(services, incoming, file) for file in incoming.files]
+        files = [keep(services, file, tenant=incoming.tenant, profile=incoming.profile) for file in incoming.files]
         return services.database.transact(
             lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as)
         )
@@ -121,14 +122,15 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
         raise
 
 
-def _keep(services: Services, incoming: Incoming, file: IncomingFile) -> ScreenedFile:
+def keep(services: Services, file: IncomingFile, *, tenant: str, profile: Profile) -> ScreenedFile:
+    """Make a file's bytes durable, and look at its leading bytes and headers. Raises `OSError` when there is no room."""
     blob: StoredBlob = file.writer.finish()
-    path = services.blobs.keep(incoming.tenant, blob)
+    path = services.blobs.keep(tenant, blob)
     screening = screen(
         path,
-        rules=services.rules_for(incoming.profile),
+        rules=services.rules_for(profile),
         pool=services.pool,
-        limits=incoming.profile.decode_limits,
+        limits=profile.decode_limits,
         declared_type=file.declared_type,
         file_name=file.file_name,
         through=Stage.HEADER,
@@ -160,6 +162,9 @@ def _store(
     claim_as: str | None,
 ) -> Accepted:
     at_ms = item_store.now_ms(connection)
+    old = None
+    if incoming.submission.supersedes is not None:
+        old = check_supersedable(connection, incoming.submission.supersedes, tenant=incoming.tenant)
     content_key = submissions.content_key(
         tenant=incoming.tenant,
         profile_version=incoming.profile.version,
@@ -184,6 +189,8 @@ def _store(
         )
     if incoming.callback is not None:
         webhooks.add_callback(connection, item_id, incoming.callback)
+    if old is not None and twin is None:
+        supersede(connection, old, item_id, actor=incoming.actor)
     if twin is not None:
         events.append(
             connection, tenant=incoming.tenant, kind="item.duplicate", resource=twin.id, version=twin.version, at_ms=at_ms,
@@ -249,6 +256,7 @@ def _insert(
             duplicate_of=None,
             retention_ms=days * DAY_MS,
             files=tuple(file.record for file in files),
+            supersedes=submission.supersedes,
         ),
         actor=incoming.actor,
         at_ms=at_ms,

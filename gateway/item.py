@@ -38,7 +38,7 @@ _CANCELLABLE = _ALIVE - {Status.CANCELLING}
 
 ARROWS: Mapping[Status, frozenset[Status]] = {
     Status.RECEIVING: frozenset({Status.QUEUED, Status.EXPIRED}),
-    Status.QUEUED: frozenset({Status.INSPECTING, Status.RUNNING, Status.AWAITING_HUMAN}),
+    Status.QUEUED: frozenset({Status.INSPECTING, Status.RUNNING, Status.AWAITING_HUMAN, Status.EXPIRED}),
     Status.INSPECTING: frozenset(
         {Status.QUEUED, Status.REJECTED, Status.READY, Status.RUNNING, Status.AWAITING_HUMAN, Status.FAILED}
     ),
@@ -47,7 +47,14 @@ ARROWS: Mapping[Status, frozenset[Status]] = {
     ),
     Status.HALTED: frozenset({Status.QUEUED, Status.EXPIRED}),
     Status.AWAITING_HUMAN: frozenset(
-        {Status.QUEUED, Status.SUCCEEDED, Status.REJECTED, Status.AWAITING_SUBMITTER, Status.FAILED}
+        {
+            Status.QUEUED,
+            Status.SUCCEEDED,
+            Status.REJECTED,
+            Status.AWAITING_SUBMITTER,
+            Status.FAILED,
+            Status.EXPIRED,
+        }
     ),
     Status.AWAITING_SUBMITTER: frozenset({Status.AWAITING_HUMAN, Status.EXPIRED}),
     Status.CANCELLING: frozenset({Status.CANCELLED}),
@@ -194,6 +201,8 @@ class Item:
     files: tuple[FileRecord, ...] = field(default=())
     supersedes: str | None = None
     superseded_by: str | None = None
+    purged_ms: int | None = None
+    """When its content was taken out of it; what is left is a tombstone."""
     attempts: tuple[Attempt, ...] = ()
     """Those after the first; empty in lists."""
     effects: tuple[Effect, ...] = ()

@@ -56,6 +56,8 @@ model_requests = Counter(
 )
 model_tokens = Counter("sluicegate_model_tokens", "Tokens of the model", ["direction"], registry=registry)
 event_streams = Gauge("sluicegate_sse_clients", "Event streams that are open", registry=registry)
+purged_items = Counter("sluicegate_purged_items", "Items whose content was purged", registry=registry)
+removed_files = Counter("sluicegate_removed_files", "Stored files that nothing named any more", registry=registry)
 leases_lost = Counter("sluicegate_leases_lost", "Leases that this process lost while working", registry=registry)
 review_decisions = Counter(
     "sluicegate_review_decisions", "Decisions of people on cases, by action", ["action"], registry=registry

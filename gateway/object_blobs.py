@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from gateway.blobs import (
     BlobUnusable,
     BlobWriter,
     FolderBlobs,
+    KeptBlob,
     StoredBlob,
 )
 from gateway.settings import Settings
@@ -37,6 +39,8 @@ _RETRIES = 3
 _IN_USE_S = 600
 """A local copy that was handed out within this time is not removed: a decoder may be about to open it."""
 _PROBE = ".writable"
+_LISTED = 500
+"""Names that one answer of the bucket has."""
 
 
 def bucket_of(settings: Settings) -> S3Store:
@@ -99,6 +103,36 @@ class ObjectBlobs:
         except BlobUnusable:
             path = self._fetch(tenant, sha256)
         return self._copies.touch(path)
+
+    def holds(self, tenant: str, sha256: str) -> bool:
+        """Whether the bucket has a file of this digest. Raises `BlobStoreUnreachable`."""
+        try:
+            return self._size_of(_name(tenant, sha256)) is not None
+        except BaseError as error:
+            raise BlobStoreUnreachable(type(error).__name__) from error
+
+    def remove(self, tenant: str, sha256: str) -> None:
+        """Delete the file and this machine's copy. Raises `BlobStoreUnreachable`."""
+        try:
+            obstore.delete(self._store, _name(tenant, sha256))
+        except (NotFoundError, FileNotFoundError):
+            pass
+        except BaseError as error:
+            raise BlobStoreUnreachable(type(error).__name__) from error
+        self._local.remove(tenant, sha256)
+
+    def kept(self) -> Iterator[KeptBlob]:
+        """What the bucket has, then this machine's copies: of a file that another machine removed one may be left."""
+        try:
+            for page in obstore.list(self._store, chunk_size=_LISTED):
+                for found in page:
+                    tenant, _, rest = found["path"].partition("/")
+                    digest = rest.rpartition("/")[2]
+                    if tenant and digest:
+                        yield KeptBlob(tenant, digest, found["last_modified"].timestamp())
+        except BaseError as error:
+            raise BlobStoreUnreachable(type(error).__name__) from error
+        yield from self._local.kept()
 
     def is_writable(self) -> bool:
         """Whether both the bucket and the local folder take files."""

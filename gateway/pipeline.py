@@ -83,6 +83,9 @@ def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
             services.dispatch.wake(item.id, Bulkhead.AGENT)
             return
         _write(services, lambda connection: outcome.running(connection, lease, decision))
+    elif item.mode is Mode.PREPARE:  # a person has opened again what a rule refused
+        _write(services, lambda connection: outcome.ready_again(connection, lease))
+        return
     else:  # decided before: by a worker that died since, or by a person
         _write(services, lambda connection: outcome.running_again(connection, lease))
     _run(services, lease, _load(services, lease), profile)
@@ -126,7 +129,7 @@ def inspect_edge(services: Services, lease: Lease) -> None:
     """The cheap edge rules of an item's pictures, inside the request that brought it: reject it, or hand it on."""
     item = _load(services, lease)
     profile = services.profiles[item.profile]
-    files = [_measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
+    files = [measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
 
     def settle(connection: Connection) -> bool:
         if not outcome.keep_screenings(connection, lease, files):
@@ -139,7 +142,7 @@ def inspect_edge(services: Services, lease: Lease) -> None:
     _write(services, settle)
 
 
-def _measure_picture(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> ScreenedFile:
+def measure_picture(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> ScreenedFile:
     """The pixel rules of a picture within the request's own time; one that takes longer is left to the worker."""
     if file.screening.media.kind is not MediaKind.IMAGE:
         return file

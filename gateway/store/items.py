@@ -56,6 +56,8 @@ _TWIN = (
     .where(
         items.c.tenant == sa.bindparam("tenant"),
         items.c.content_key == sa.bindparam("content_key"),
+        items.c.purge_asked_ms.is_(None),
+        items.c.purged_ms.is_(None),
         items.c.status.not_in(
             [
                 status.value
@@ -160,11 +162,12 @@ def insert(connection: Connection, new: NewItem, *, actor: str, at_ms: int) -> I
 
 
 def _file_row(record: FileRecord, new: NewItem, position: int) -> dict[str, Any]:
+    return {**_file_values(record), "item_id": new.id, "tenant": new.tenant, "position": position}
+
+
+def _file_values(record: FileRecord) -> dict[str, Any]:
     return {
         "id": record.id,
-        "item_id": new.id,
-        "tenant": new.tenant,
-        "position": position,
         "part": record.part,
         "role": record.role,
         "file_name": record.file_name,
@@ -328,6 +331,51 @@ def set_screening(
         files.update().where(files.c.id == file_id, holder).values(verdict=verdict, screening=dict(screening))
     )
     return changed.rowcount == 1
+
+
+def override_file(connection: Connection, file_id: str, overridden: Mapping[str, Any]) -> None:
+    """Keep that a person uses a file although a rule refuses it; the rule's verdict stays beside it."""
+    connection.execute(files.update().where(files.c.id == file_id).values(overridden=dict(overridden)))
+
+
+def add_files(connection: Connection, item: Item, records: Iterable[FileRecord]) -> None:
+    """Write files that came later, after those of the submission."""
+    rows = [
+        {**_file_values(record), "item_id": item.id, "tenant": item.tenant, "position": position}
+        for position, record in enumerate(records, len(item.files))
+    ]
+    if rows:
+        connection.execute(_INSERT_FILES, rows)
+        added = sum(row["bytes"] for row in rows)
+        connection.execute(
+            items.update().where(items.c.id == item.id).values(upload_bytes=items.c.upload_bytes + added)
+        )
+
+
+def set_submission(connection: Connection, item_id: str, submission: Mapping[str, Any]) -> None:
+    """Write what the submitter has said by now; the caller moves the item in the same transaction."""
+    connection.execute(items.update().where(items.c.id == item_id).values(submission=dict(submission)))
+
+
+def link_superseding(connection: Connection, old: Item, new_id: str, *, actor: str) -> bool:
+    """Write at an item that is over which one replaces it; False if it has changed since it was read."""
+    at_ms = now_ms(connection)
+    changed = connection.execute(
+        items.update()
+        .where(items.c.id == old.id, items.c.version == old.version)
+        .values(superseded_by=new_id, version=old.version + 1, updated_ms=at_ms)
+    )
+    if changed.rowcount != 1:
+        return False
+    _record(
+        connection, old.id, old.status, old.status, version=old.version + 1, fence=old.fence, actor=actor,
+        reason=f"superseded by {new_id}", at_ms=at_ms,
+    )  # fmt: skip
+    events.append(
+        connection, tenant=old.tenant, kind="item.superseded", resource=old.id, version=old.version + 1, at_ms=at_ms,
+        body={"status": old.status.value, "external_id": old.external_id, "superseded_by": new_id},
+    )  # fmt: skip
+    return True
 
 
 def holds(connection: Connection, lease: Lease) -> bool:
@@ -610,6 +658,7 @@ def _item(row: sa.Row[Any], records: tuple[FileRecord, ...]) -> Item:
         files=records,
         supersedes=row.supersedes,
         superseded_by=row.superseded_by,
+        purged_ms=row.purged_ms,
     )
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from gateway import metrics, outcome, pipeline, tracing
 from gateway.item import Lease
+from gateway.retention import Upkeep
 from gateway.review.deciding import apply_pending
 from gateway.review.tending import APPLY_S, tend
 from gateway.store import items as item_store
@@ -40,6 +41,7 @@ class LeaseKeeper:
         self.name = name or f"worker:{socket.gethostname()[:32]}:{os.getpid()}"
         self.lease_ms = int(services.settings.lease_s * 1000)
         self._on_change = on_change
+        self._upkeep = Upkeep(services)
         self._ended = threading.Event()
         self._settled = threading.Event()
         self._held: dict[str, Lease] = {}
@@ -118,7 +120,7 @@ class LeaseKeeper:
             log.warning("worker.leases_lost", worker=self.name, item_ids=lost)
 
     def _sweep(self) -> None:
-        for item_id in sweep(self._services):
+        for item_id in (*sweep(self._services), *self._upkeep.round()):
             self._services.signals.send("api", item_id)
             self._services.dispatch.wake(item_id)
             if self._is_suspect(item_id):
