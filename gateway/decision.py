@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fallback.route import FileOutcome, Route, RouteDecision, choose_route
@@ -15,6 +15,7 @@ from prefilters.screening import Screening
 from prefilters.verdict import Verdict, VerdictKind
 
 DUPLICATE = "duplicate_file"
+OVERRIDDEN = "overridden"
 _VERDICT_OF_ROUTE = {
     Route.AGENT: "accept",
     Route.SINGLE_LOOK: "single_look",
@@ -32,8 +33,11 @@ class ScreenedFile:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on this file so far."""
-        return self.screening.verdict
+        """The verdict on this file so far; a person's word counts more than a rule's."""
+        if self.record.overridden is None:
+            return self.screening.verdict
+        found = self.screening.verdict
+        return replace(found, kind=VerdictKind.ACCEPT, decided=True, notes=(*found.notes, OVERRIDDEN))
 
     @property
     def is_refused(self) -> bool:

@@ -58,6 +58,11 @@ def ready(connection: Connection, lease: Lease, decision: Decision) -> bool:
     return _move(connection, lease, Status.READY, reason=None, values=_decided(decision))
 
 
+def ready_again(connection: Connection, lease: Lease) -> bool:
+    """Prepare mode, and the route was decided before: the payload can be fetched."""
+    return _move(connection, lease, Status.READY, reason=None)
+
+
 def running(connection: Connection, lease: Lease, decision: Decision) -> bool:
     """The writing begins; the lease goes on."""
     return _move(connection, lease, Status.RUNNING, reason=None, values=_decided(decision), release=False)

@@ -58,6 +58,8 @@ class Submission(_Part):
     """The webhook endpoint whose secret signs what is sent to `callback_url`."""
     metadata: Annotated[dict[str, Scalar | None], Field(max_length=MAX_METADATA)] = Field(default_factory=dict)
     retention_days: Annotated[StrictInt, Field(ge=1, le=3650)] | None = None
+    supersedes: Annotated[StrictStr, Field(min_length=1, max_length=40)] | None = None
+    """The item in whose place this one comes."""
 
     @property
     def item_mode(self) -> Mode:

@@ -53,6 +53,11 @@ def gather(
         )
         if capabilities.images and file.screening.media.kind is MediaKind.IMAGE:
             pictures.extend(_pictures(services, item, profile, file, max_side))
+    sources.extend(
+        SourceText("submitter", "answer", told["text"])
+        for told in item.submission.get("information", ())
+        if told.get("text")
+    )
     return Brief(
         language=language_of(item, profile),
         title=item.title,

@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection
 from gateway.agent.journal import usage_of
 from gateway.item import Status, Usage
 from gateway.profiles.loader import EscalationPolicy
+from gateway.resolution.asking import timed_out
 from gateway.review.priority import terms_of
-from gateway.store import escalations, steps
+from gateway.store import escalations, inquiries, steps
 from gateway.store import items as item_store
 from gateway.wiring import Services
 
@@ -29,11 +30,15 @@ def sweep(services: Services) -> list[str]:
     changed: list[str] = []
     with services.database.read() as connection:
         lapsed = item_store.lapsed(connection)
+        unanswered = inquiries.overdue(connection)
         overdue = item_store.overdue_cancels(connection, grace_ms=int(services.settings.cancel_grace_s * 1000))
     for row in lapsed:
         if services.database.transact(partial(_take_back, services=services, row=row)):
             log.warning("item.lease_lapsed", item_id=row.id, fence=row.fence, claims=row.claims)
             changed.append(row.id)
+    for inquiry in unanswered:
+        if services.database.transact(partial(timed_out, inquiry=inquiry)):
+            changed.append(inquiry.item_id)
     for item_id in overdue:
         if services.database.transact(partial(_end_cancel, item_id=item_id)):
             changed.append(item_id)

@@ -18,7 +18,10 @@ from tests.acceptance.talking_model import TalkingModel, talking_model
 from tests.gateway.running import Service, running
 
 SHIPPED = Path(loader.__file__).with_name("product-copy.yaml")
+STATING = ["ocr_extract", "read_pdf", "lookup_attributes", "set_attribute", "save_copy"]
 POLICIES: dict[str, dict[str, Any]] = {
+    "asks-first": {"tools": STATING, "guard": {"needs_approval": ["set_attribute"]}},
+    "asks-always": {"tools": STATING, "guard": {"needs_approval": ["mutating"]}},
     "loop-human": {"on_loop": "human"},
     "loop-halt": {"on_loop": "halt"},
     "error-ends": {"on_repeated_error": "error"},

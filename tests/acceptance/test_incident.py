@@ -82,7 +82,7 @@ def test_run_is_stopped_within_the_ladder_and_all_that_it_learned_is_kept(
     assert case["cost"] == {"spent": usage["cost"], "currency": "USD"}
     assert case["steps"] == {"taken": asked, "of": 20}
     assert [action["action"] for action in case["allowed_actions"]] == [
-        "resume", "reroute", "answer_item", "reject_item", "dismiss",
+        "resume", "reroute", "answer_item", "reject_item", "dismiss", "retry", "answer_tool", "ask_submitter",
     ]  # fmt: skip
     facts = item["files"][0]["facts"]
     assert facts["image.sharpness"] > 0.3
