@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,7 +17,7 @@ from gateway.decision import ScreenedFile, decide, is_settled_by_edge
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Lease
 from gateway.profiles import Profile
-from gateway.store import events, idempotency, webhooks
+from gateway.store import events, idempotency, retention, webhooks
 from gateway.store import items as item_store
 from gateway.store.webhooks import Callback
 from gateway.submission import Submission
@@ -26,6 +26,8 @@ from gateway.wiring import Services
 from prefilters.facts import Stage
 from prefilters.media import MediaKind
 from prefilters.screen import screen
+
+T = TypeVar("T")
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -48,6 +50,14 @@ class DuplicateItem(Exception):
     def __init__(self, item_id: str) -> None:
         super().__init__(item_id)
         self.item_id = item_id
+
+
+class FilesBeingRemoved(Exception):
+    """Files of the same content were being removed while these were stored; the same again goes through."""
+
+    code = "dependency_unavailable"
+    retryable = True
+    public = "An older copy of this file was just being deleted. Nothing was stored; send it again."
 
 
 class KeyTaken(Exception):
@@ -101,12 +111,15 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
     Leading bytes and headers are looked at on the way; where they already refuse every file, the item is stored as
     rejected. Else, with `claim_as`, an item that has pictures is leased to that owner in the same transaction.
     Raises `StorageFull`, `DuplicateItem`, `KeyTaken`, and where a limit of the tenant's day is reached `BudgetExhausted` or
-    `QuotaExceeded`; for an item that cannot be replaced `NoSuchItem` or `StateConflict`.
+    `QuotaExceeded`; `FilesBeingRemoved`; for an item that cannot be replaced `NoSuchItem` or `StateConflict`.
     """
     try:
         files = [keep(services, file, tenant=incoming.tenant, profile=incoming.profile) for file in incoming.files]
-        return services.database.transact(
-            lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as)
+        return store_naming_files(
+            services,
+            incoming.tenant,
+            files,
+            lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as),
         )
     except OSError as error:
         if is_out_of_room(error):
@@ -120,6 +133,32 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
         if any(word in str(error.orig) for word in ("database or disk is full", "readonly database", "disk I/O error")):
             raise StorageFull from error
         raise
+
+
+def store_naming_files(
+    services: Services, tenant: str, files: Sequence[ScreenedFile], store: Callable[[Connection], T]
+) -> T:
+    """One transaction that names files which were kept just before. Raises `FilesBeingRemoved`.
+
+    Where one of them was removed a while ago and is there again, the transaction is run once more.
+    """
+    digests = {file.record.sha256 for file in files}
+
+    def checked(connection: Connection) -> T:
+        retention.check_files(connection, tenant, digests)
+        return store(connection)
+
+    try:
+        return services.database.transact(checked)
+    except retention.BlobBeingRemoved as error:
+        removed = error.removed
+        if not all(is_gone and services.blobs.holds(tenant, digest) for digest, is_gone in removed.items()):
+            raise FilesBeingRemoved from error
+    services.database.transact(lambda connection: retention.forget_gone(connection, tenant, removed))
+    try:
+        return services.database.transact(checked)
+    except retention.BlobBeingRemoved as error:
+        raise FilesBeingRemoved from error
 
 
 def keep(services: Services, file: IncomingFile, *, tenant: str, profile: Profile) -> ScreenedFile:
@@ -239,7 +278,7 @@ def _insert(
     at_ms: int,
 ) -> Item:
     submission, profile = incoming.submission, incoming.profile
-    days = submission.retention_days or profile.retention_days
+    days = submission.retention_days or profile.retention_days or services.settings.retention_days
     return item_store.insert(
         connection,
         item_store.NewItem(

@@ -139,6 +139,8 @@ class Submissions:
                 f"The item {error.item_id} has the same content. Send `on_duplicate: new` to have another one.",
                 extra={"item_id": error.item_id},
             ) from None
+        except intake.FilesBeingRemoved as error:
+            raise ApiProblem(error.code, error.public, retry_after_s=2) from error
         except QuotaExceeded as error:
             raise quota_problem(error) from error
         except BudgetExhausted as error:

@@ -108,7 +108,8 @@ class Profile(_Part):
     on_loop: Literal["fallback", "human", "halt"] = "fallback"
     on_repeated_error: Literal["human", "error"] = "human"
     escalation: EscalationPolicy = EscalationPolicy()
-    retention_days: Annotated[int, Field(gt=0)] = 30
+    retention_days: Annotated[int, Field(gt=0, le=3650)] | None = None
+    """None leaves it to the deployment's setting."""
     prompt: str
     output_schema: Mapping[str, Any]
 

@@ -29,7 +29,7 @@ def new_item(**fields: Any) -> items.NewItem:
             "notes": (),
             "content_key": new_id("key"),
             "duplicate_of": None,
-            "retention_ms": 1000,
+            "retention_ms": 3_600_000,
             "files": (),
             **fields,
         }

@@ -40,7 +40,7 @@ def add_item(database: Database, **fields: Any) -> str:
             "notes": (),
             "content_key": "k",
             "duplicate_of": None,
-            "retention_ms": 1000,
+            "retention_ms": 3_600_000,
             "files": (),
             **fields,
         }
