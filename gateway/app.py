@@ -28,6 +28,7 @@ from gateway.api.guard_schemas import guard_components
 from gateway.api.items import ItemRoutes
 from gateway.api.keys import KeyRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
+from gateway.api.purge import PurgeRoutes
 from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
@@ -92,6 +93,7 @@ def create_app(services: Services) -> Gate:
     app.include_router(UserRoutes(services.database).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())
     app.include_router(ConsoleRoutes(services, changes).router())
+    app.include_router(PurgeRoutes(services).router())
     app.include_router(BudgetRoutes(services).router())
     app.include_router(SwitchRoutes(services).router())
     app.include_router(WebhookRoutes(services, changes).router())

@@ -14,6 +14,7 @@ from gateway import artifacts, pipeline
 from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.problems import ApiProblem, not_found
+from gateway.api.purge import refuse_purged
 from gateway.artifacts import Artifact
 from gateway.item import Item
 from gateway.profiles import Profile
@@ -70,6 +71,7 @@ class ArtifactRoutes:
             item = item_store.get(connection, item_id, tenant=tenant)
         if item is None:
             raise not_found("item of this id")
+        refuse_purged(item)
         profile = self._services.profiles.get(item.profile)
         if profile is None:
             raise ApiProblem("item_state_conflict", f"The profile {item.profile} is no longer installed.")

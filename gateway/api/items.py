@@ -18,6 +18,7 @@ from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.prefer import parse_prefer
 from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
+from gateway.api.purge import refuse_purged
 from gateway.api.render import explanation_json, item_json, language_of
 from gateway.api.schemas import ITEM_RESPONSES, LIST_PARAMETERS, SUBMIT_OPENAPI, parameters
 from gateway.api.submit import Submissions
@@ -102,6 +103,7 @@ class ItemRoutes:
         )
         if item is None:
             raise not_found("item of this id")
+        refuse_purged(item, language=_language(request))
         headers = {"ETag": f'"{item.version}"', "Vary": "Accept-Language"}
         if known_version == item.version:
             return Response(status_code=304, headers=headers)
@@ -239,6 +241,7 @@ class ItemRoutes:
         item = await run_in_threadpool(look)
         if item is None:
             raise not_found("item of this id")
+        refuse_purged(item)
         return item
 
 

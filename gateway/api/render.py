@@ -79,6 +79,7 @@ def item_json(item: Item, *, language: str) -> dict[str, Any]:
         "created_at": timestamp(item.created_ms),
         "updated_at": timestamp(item.updated_ms),
         "expires_at": timestamp(item.expires_ms),
+        "purged_at": timestamp(item.purged_ms),
     }
 
 

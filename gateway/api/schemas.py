@@ -100,6 +100,7 @@ ITEM_SCHEMA: dict[str, Any] = {
         "links": {"type": "object"},
         "created_at": {"type": "string", "format": "date-time"},
         "expires_at": {"type": ["string", "null"], "format": "date-time"},
+        "purged_at": {"type": ["string", "null"], "format": "date-time", "description": "In lists: a tombstone"},
     },
 }
 
@@ -123,6 +124,7 @@ ITEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: problem("The request is not valid"),
     401: problem("A valid API key is needed"),
     404: problem("No such item"),
+    410: problem("Its content was purged; `tombstone` is what remains"),
     409: problem("It conflicts with another request or the item's state"),
     413: problem("Too many bytes"),
     415: problem("A content type that is not taken"),
