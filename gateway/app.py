@@ -34,6 +34,7 @@ from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
 from gateway.api.submit import Submissions
 from gateway.api.switches import SwitchRoutes
+from gateway.api.trace import TraceRoutes
 from gateway.api.users import UserRoutes
 from gateway.api.waiting import Waiting
 from gateway.api.webhook_schemas import webhook_components
@@ -92,6 +93,7 @@ def create_app(services: Services) -> Gate:
     app.include_router(KeyRoutes(services.database).router())
     app.include_router(UserRoutes(services.database).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())
+    app.include_router(TraceRoutes(services.database).router())
     app.include_router(ConsoleRoutes(services, changes).router())
     app.include_router(PurgeRoutes(services).router())
     app.include_router(BudgetRoutes(services).router())

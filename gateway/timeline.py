@@ -200,6 +200,17 @@ def fold(entries: Iterable[Entry]) -> Timeline:
     return Timeline(tuple(folded), calls, executed, first, cost, marks)
 
 
+def calls_of(entries: Iterable[Entry], number: int) -> list[Call] | None:
+    """The calls of the block of this number, oldest first; None if there is none of that number, or it is a note."""
+    listed = list(entries)
+    block = next((each for each in fold(listed).blocks if each.number == number), None)
+    if not isinstance(block, Block):
+        return None
+    return [
+        entry for entry in listed if isinstance(entry, Call) and block.first_seq <= entry.seq <= block.last_seq
+    ]
+
+
 class _Builder:
     """A block while its calls are still coming."""
 

@@ -5,10 +5,12 @@ import { keepLease } from "./lease.js";
 import { keepDraft } from "./drafts.js";
 import { sendForms } from "./sending.js";
 import { watchPictures } from "./pictures.js";
+import { expandBlocks } from "./timeline.js";
 
 document.documentElement.classList.add("has-script");
 sendForms();
 watchPictures();
+expandBlocks();
 keepDraft();
 keepLease();
 listen();
