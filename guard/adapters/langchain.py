@@ -1,22 +1,27 @@
 """The guard around a LangChain agent (`langchain.agents.create_agent`, which runs on LangGraph).
 
-    guard = Guard(policy, tools={"ocr_extract": ToolTraits(Effect.READ_ONLY, group="vision")})
-    middleware = GuardMiddleware(guard)
-    agent = create_agent(model, tools, middleware=[middleware])
-    state = agent.invoke({"messages": [...]})
-    if middleware.end is not None: ...   # halted: all calls are closed, and the state can be gone on with
+    middleware = GuardMiddleware(lambda: Guard(policy, tools={"ocr_extract": ToolTraits(Effect.READ_ONLY, group="vision")}))
+    agent = create_agent(model, tools, middleware=[middleware])  # once, for all runs
+    state = agent.invoke({"messages": [...]})                    # each with a guard of its own
+    end = middleware.end_of(state)
+    if end is not None: ...   # halted: all calls are closed, and the state can be gone on with
 
-One guard, one run. What a tool raises becomes a result that the model reads.
+Each `invoke`, `ainvoke`, `stream` and `astream` is a run, and runs may go on side by side. To go on with an earlier run
+(after `guard.resume`), hand in the guard itself, for an agent that serves that run alone. What a tool raises becomes a
+result that the model reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, NotRequired
+from uuid import uuid4
 
-from langchain.agents.middleware import AgentMiddleware, hook_config
-from langchain.agents.middleware.types import ToolCallRequest
+from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+from langchain.agents.middleware.types import OmitFromInput, ToolCallRequest
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
@@ -31,25 +36,71 @@ from guard.results import Outcome
 Answer = ToolMessage | Command[Any]
 
 
+_MAX_RUNS = 1_000
+
+
+class GuardState(AgentState[Any]):
+    """The agent's state, with the name of the run."""
+
+    guard_run: NotRequired[Annotated[str, OmitFromInput]]
+
+
 class GuardMiddleware(AgentMiddleware[Any, Any]):
-    """Judges every tool call of one run.
+    """Judges every tool call of its runs.
 
     A jump out of `wrap_tool_call` would not stop the agent, so a halted run ends before the next model call.
     """
 
-    def __init__(self, guard: Guard, *, clock: Clock | None = None) -> None:
+    state_schema = GuardState
+
+    def __init__(self, guard: Guard | Callable[[], Guard], *, clock: Clock | None = None) -> None:
+        """`guard` makes the guard of each run; a guard itself is for an agent that has one run at a time."""
         super().__init__()
-        self._ledger = Ledger(guard, clock=clock)
+        self._ledger = Ledger(guard, clock=clock) if isinstance(guard, Guard) else None
+        self._make = guard if not isinstance(guard, Guard) else None
+        self._clock = clock
+        self._runs: OrderedDict[str, Ledger] = OrderedDict()
+        self._lock = threading.Lock()
 
     @property
     def end(self) -> Decision | None:
-        """The decision that halted the run; None while it goes on."""
-        return self._ledger.end
+        """The decision that halted the run of the one guard that was handed in; None while it goes on."""
+        return None if self._ledger is None else self._ledger.end
+
+    def end_of(self, state: Any) -> Decision | None:
+        """The decision that halted the run with this state; None for one that was not halted."""
+        return self._run_of(state).end
+
+    def guard_of(self, state: Any) -> Guard:
+        """The guard of the run with this state. Those of the latest thousand runs are kept."""
+        return self._run_of(state).guard
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Begin a run."""
+        return None if self._make is None else {"guard_run": uuid4().hex}
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        return self.before_agent(state, runtime)
+
+    def _run_of(self, state: Any) -> Ledger:
+        if self._ledger is not None or self._make is None:
+            assert self._ledger is not None
+            return self._ledger
+        name = state["guard_run"]
+        with self._lock:
+            ledger = self._runs.get(name)
+            if ledger is None:  # a new run, or one that another process began
+                ledger = self._runs[name] = Ledger(self._make(), clock=self._clock)
+            self._runs.move_to_end(name)
+            while len(self._runs) > _MAX_RUNS:
+                self._runs.popitem(last=False)
+            return ledger
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """End a halted run; every call has its result by now."""
-        return None if self.end is None else {"jump_to": "end"}
+        return None if self._run_of(state).end is None else {"jump_to": "end"}
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -68,10 +119,11 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
             return None
         valid = [as_call(call["name"], call["args"], call["id"]) for call in message.tool_calls]
         broken = [as_call(call["name"] or "", call["args"] or "", call["id"]) for call in message.invalid_tool_calls]
-        self._ledger.ask([*valid, *broken])
+        ledger = self._run_of(state)
+        ledger.ask([*valid, *broken])
         if not broken:
             return None
-        closed = [self._close_broken(self._ledger.take(call)) for call in broken]
+        closed = [_close_broken(ledger, ledger.take(call)) for call in broken]
         return {"messages": closed} if valid else {"messages": closed, "jump_to": "model"}
 
     @hook_config(can_jump_to=["model"])
@@ -81,10 +133,11 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]) -> Answer:
         """Run the call if it may run, and add what the guard has to say."""
-        pending = self._take(request)
+        ledger = self._run_of(request.state)
+        pending = _take(ledger, request)
         if not pending.decision.execute:
-            twin = self._ledger.shared(pending)
-            text = self._ledger.refusal(pending) if twin is None else joined(twin.result(), pending.decision.append)
+            twin = ledger.shared(pending)
+            text = ledger.refusal(pending) if twin is None else joined(twin.result(), pending.decision.append)
             return _message(request, text, is_error=twin is None)
         try:
             answer = handler(request)
@@ -92,18 +145,19 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
             pending.answer.set_result("")
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a tool raises is its outcome
-            return self._failed(request, pending, exc)
-        return self._settled(request, pending, answer)
+            return _failed(ledger, request, pending, exc)
+        return _settled(ledger, request, pending, answer)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
         """As `wrap_tool_call`."""
-        pending = self._take(request)
+        ledger = self._run_of(request.state)
+        pending = _take(ledger, request)
         if not pending.decision.execute:
-            twin = self._ledger.shared(pending)
+            twin = ledger.shared(pending)
             if twin is None:
-                return _message(request, self._ledger.refusal(pending), is_error=True)
+                return _message(request, ledger.refusal(pending), is_error=True)
             text = await asyncio.shield(asyncio.wrap_future(twin))
             return _message(request, joined(text, pending.decision.append), is_error=False)
         try:
@@ -112,49 +166,53 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
             pending.answer.set_result("")
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a tool raises is its outcome
-            return self._failed(request, pending, exc)
+            return _failed(ledger, request, pending, exc)
         except BaseException:
             pending.answer.cancel()
             raise
-        return self._settled(request, pending, answer)
+        return _settled(ledger, request, pending, answer)
 
-    def _take(self, request: ToolCallRequest) -> Pending:
-        call = request.tool_call
-        return self._ledger.take(as_call(call["name"], call["args"], call["id"]))
 
-    def _close_broken(self, pending: Pending) -> ToolMessage:
-        call, text = pending.call, ""
-        if pending.decision.execute:
-            guidance = self._ledger.settle(pending, Outcome.failed(INVALID_ARGUMENTS, "The arguments are no JSON."))
-            text = joined(f"{INVALID_ARGUMENTS}: the call was not run.", guidance)
-            pending.answer.set_result(text)
-        else:
-            text = self._ledger.refusal(pending)
-        return ToolMessage(text, tool_call_id=call.call_id, name=call.tool, status="error")
+def _take(ledger: Ledger, request: ToolCallRequest) -> Pending:
+    call = request.tool_call
+    return ledger.take(as_call(call["name"], call["args"], call["id"]))
 
-    def _failed(self, request: ToolCallRequest, pending: Pending, exc: Exception) -> ToolMessage:
-        outcome = failure_of(exc)
-        text = joined(error_text(outcome), self._ledger.settle(pending, outcome))
+
+def _close_broken(ledger: Ledger, pending: Pending) -> ToolMessage:
+    call, text = pending.call, ""
+    if pending.decision.execute:
+        guidance = ledger.settle(pending, Outcome.failed(INVALID_ARGUMENTS, "The arguments are no JSON."))
+        text = joined(f"{INVALID_ARGUMENTS}: the call was not run.", guidance)
         pending.answer.set_result(text)
-        return _message(request, text, is_error=True)
+    else:
+        text = ledger.refusal(pending)
+    return ToolMessage(text, tool_call_id=call.call_id, name=call.tool, status="error")
 
-    def _settled(self, request: ToolCallRequest, pending: Pending, answer: Answer) -> Answer:
-        if not isinstance(answer, ToolMessage):
-            self._ledger.settle(pending, Outcome.ok("a command to the graph"))
-            pending.answer.set_result("")
-            return answer
-        text = answer.text if isinstance(answer.content, str) else str(answer.content)
-        pending.answer.set_result(text)
-        if answer.status == "error":
-            # The node itself turned the call down: there is no such tool, or its arguments do not fit.
-            outcome = Outcome.failed(UNKNOWN_TOOL if request.tool is None else INVALID_ARGUMENTS, text)
-        else:
-            outcome = Outcome.ok(answer.content)
-        guidance = self._ledger.settle(pending, outcome)
-        if guidance is None:
-            return answer
-        content = joined(answer.content, guidance) if isinstance(answer.content, str) else [*answer.content, guidance]
-        return answer.model_copy(update={"content": content})
+
+def _failed(ledger: Ledger, request: ToolCallRequest, pending: Pending, exc: Exception) -> ToolMessage:
+    outcome = failure_of(exc)
+    text = joined(error_text(outcome), ledger.settle(pending, outcome))
+    pending.answer.set_result(text)
+    return _message(request, text, is_error=True)
+
+
+def _settled(ledger: Ledger, request: ToolCallRequest, pending: Pending, answer: Answer) -> Answer:
+    if not isinstance(answer, ToolMessage):
+        ledger.settle(pending, Outcome.ok("a command to the graph"))
+        pending.answer.set_result("")
+        return answer
+    text = answer.text if isinstance(answer.content, str) else str(answer.content)
+    pending.answer.set_result(text)
+    if answer.status == "error":
+        # The node itself turned the call down: there is no such tool, or its arguments do not fit.
+        outcome = Outcome.failed(UNKNOWN_TOOL if request.tool is None else INVALID_ARGUMENTS, text)
+    else:
+        outcome = Outcome.ok(answer.content)
+    guidance = ledger.settle(pending, outcome)
+    if guidance is None:
+        return answer
+    content = joined(answer.content, guidance) if isinstance(answer.content, str) else [*answer.content, guidance]
+    return answer.model_copy(update={"content": content})
 
 
 def _message(request: ToolCallRequest, text: str, *, is_error: bool) -> ToolMessage:

@@ -1,19 +1,20 @@
 """The guard around an agent of the OpenAI Agents SDK.
 
-    guard = Guard(policy)
-    agent = Agent(name="writer", model=model, tools=guarded_tools(ledger := Ledger(guard), [ocr_extract, save_copy]))
-    run = await run_guarded(agent, "Write the copy.", ledger)
+    agent = Agent(name="writer", model=model, tools=guarded_tools([ocr_extract, save_copy]))  # once, for all runs
+    run = await run_guarded(agent, "Write the copy.", Guard(policy))                          # each with a guard of its own
     if run.decision is not None: ...   # halted: run.decision says why, run.items is the history to go on with
 
-One guard, one run. Tools are plain functions, or `FunctionTool`s of the SDK. What a function raises becomes a result
-that the model reads; of a ready-made `FunctionTool` only those errors are seen that it lets through
+Runs may go on side by side: each call is judged by the guard of the run that it belongs to. `stream_guarded` is the same
+for `Runner.run_streamed`. Tools are plain functions, or `FunctionTool`s of the SDK. What a function raises becomes a
+result that the model reads; of a ready-made `FunctionTool` only those errors are seen that it lets through
 (`failure_error_function=None`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,22 +27,31 @@ from agents import (
     RunContextWrapper,
     RunHooks,
     Runner,
+    RunResultStreaming,
+    StreamEvent,
+    UserError,
     function_tool,
 )
 from agents.tool_context import ToolContext
 
-from guard.adapters.ledger import Ledger, RunHalted, as_call, joined
-from guard.adapters.plain import error_text, failure_of, traits_of
+from guard.adapters.ledger import Clock, Ledger, RunHalted, as_call, joined
+from guard.adapters.plain import declare, error_text, failure_of, traits_of
 from guard.call import ToolCall
 from guard.decision import Decision
 from guard.escalation import Escalation
+from guard.guard import Guard
 from guard.policy import INVALID_ARGUMENTS
 from guard.results import Outcome
 
+_LEDGER: ContextVar[Ledger] = ContextVar("ledger of the run")
 
-def guarded_tools(ledger: Ledger, tools: Iterable[Callable[..., Any] | FunctionTool]) -> list[Any]:
-    """`tools` with each call judged; functions may declare their traits by `guard.adapters.plain.traits`."""
-    return [_guarded(ledger, tool) for tool in tools]
+
+def guarded_tools(tools: Iterable[Callable[..., Any] | FunctionTool]) -> list[Any]:
+    """`tools` with each call judged by the guard of its run; functions may declare traits by `guard.adapters.plain.traits`.
+
+    They run under `run_guarded` and `stream_guarded` alone: elsewhere nobody would judge them, so they raise.
+    """
+    return [_guarded(tool) for tool in tools]
 
 
 class GuardHooks(RunHooks[Any]):
@@ -65,6 +75,10 @@ class GuardHooks(RunHooks[Any]):
         self, context: RunContextWrapper[Any], agent: Agent[Any], system_prompt: str | None, input_items: list[Any]
     ) -> None:
         """Count the calls of tools that do not exist, and stop where the guard said so."""
+        for tool in agent.tools:
+            declared = traits_of(tool)
+            if declared is not None and tool.name not in self.ledger.guard.tools:
+                self.ledger.guard.declare(tool.name, declared)
         for pending in self.ledger.left_over():
             guidance = self.ledger.settle_unrun(pending, "There is no such tool.", is_known_tool=False)
             for item in input_items if guidance is not None else ():
@@ -89,34 +103,76 @@ class GuardedRun:
     """What a person has to decide."""
 
 
-async def run_guarded(agent: Agent[Any], prompt: Any, ledger: Ledger, **run: Any) -> GuardedRun:
-    """`Runner.run(agent, prompt, **run)` under the guard of `ledger`.
+async def run_guarded(
+    agent: Agent[Any], prompt: Any, guard: Guard, *, clock: Clock | None = None, **run: Any
+) -> GuardedRun:
+    """`Runner.run(agent, prompt, **run)` under `guard`, which is this run's alone.
 
     A call of a tool that does not exist is an error that the model reads; where the SDK gives up on the model's calls
     before the guard does, that is an escalation too.
     """
-    hooks = GuardHooks(ledger)
-    config = replace(run.pop("run_config", None) or RunConfig(), tool_not_found_behavior="return_error_to_model")
+    hooks = GuardHooks(Ledger(guard, clock=clock))
+    mine = _LEDGER.set(hooks.ledger)
     try:
-        result = await Runner.run(agent, prompt, hooks=hooks, run_config=config, **run)
-    except RunHalted as halted:
-        return GuardedRun(None, hooks.items, halted.decision, halted.decision.escalation)
-    except ModelBehaviorError as exc:
-        return GuardedRun(None, hooks.items, ledger.end, ledger.escalation(exc.message))
-    return GuardedRun(result)
+        return GuardedRun(await Runner.run(agent, prompt, hooks=hooks, **_configured(run)))
+    except (RunHalted, ModelBehaviorError) as stopped:
+        return _stopped(hooks, stopped)
+    finally:
+        _LEDGER.reset(mine)
 
 
-def _guarded(ledger: Ledger, tool: Callable[..., Any] | FunctionTool) -> FunctionTool:
-    if isinstance(tool, FunctionTool):
-        inner = tool
-    else:
-        declared = traits_of(tool)
-        # Errors are ours to word; the SDK's own words would make each of them look like a result.
-        inner = function_tool(tool, failure_error_function=None)
-        if declared is not None:
-            ledger.guard.declare(inner.name, declared)
+class GuardedStream:
+    """A run that streams: take its `events`, then look at `run`."""
+
+    def __init__(self, streaming: RunResultStreaming, hooks: GuardHooks) -> None:
+        self.streaming = streaming
+        """The SDK's own object."""
+        self.run: GuardedRun | None = None
+        """What became of the run; None while its events are still coming."""
+        self._hooks = hooks
+
+    async def events(self) -> AsyncIterator[StreamEvent]:
+        """The SDK's events. They end where the guard ends the run, without an exception."""
+        try:
+            async for event in self.streaming.stream_events():
+                yield event
+        except (RunHalted, ModelBehaviorError) as stopped:
+            self.run = _stopped(self._hooks, stopped)
+        else:
+            self.run = GuardedRun(self.streaming)
+
+
+def stream_guarded(
+    agent: Agent[Any], prompt: Any, guard: Guard, *, clock: Clock | None = None, **run: Any
+) -> GuardedStream:
+    """`Runner.run_streamed(agent, prompt, **run)` under `guard`, as `run_guarded` does it."""
+    hooks = GuardHooks(Ledger(guard, clock=clock))
+    mine = _LEDGER.set(hooks.ledger)
+    try:
+        return GuardedStream(Runner.run_streamed(agent, prompt, hooks=hooks, **_configured(run)), hooks)
+    finally:
+        _LEDGER.reset(mine)  # the run's own task took it along
+
+
+def _configured(run: dict[str, Any]) -> dict[str, Any]:
+    config = run.pop("run_config", None) or RunConfig()
+    return {**run, "run_config": replace(config, tool_not_found_behavior="return_error_to_model")}
+
+
+def _stopped(hooks: GuardHooks, why: RunHalted | ModelBehaviorError) -> GuardedRun:
+    if isinstance(why, RunHalted):
+        return GuardedRun(None, hooks.items, why.decision, why.decision.escalation)
+    return GuardedRun(None, hooks.items, hooks.ledger.end, hooks.ledger.escalation(why.message))
+
+
+def _guarded(tool: Callable[..., Any] | FunctionTool) -> FunctionTool:
+    # Errors are ours to word; the SDK's own words would make each of them look like a result.
+    inner = tool if isinstance(tool, FunctionTool) else function_tool(tool, failure_error_function=None)
 
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+        ledger = _LEDGER.get(None)
+        if ledger is None:
+            raise UserError(f"{inner.name} is guarded: start the run by run_guarded or stream_guarded.")
         pending = ledger.take(ToolCall(inner.name, None, arguments, context.tool_call_id))
         if not pending.decision.execute:
             twin = ledger.shared(pending)
@@ -140,4 +196,6 @@ def _guarded(ledger: Ledger, tool: Callable[..., Any] | FunctionTool) -> Functio
         pending.answer.set_result(str(value))
         return value if guidance is None else joined(str(value), guidance)
 
-    return replace(inner, on_invoke_tool=invoke)
+    guarded = replace(inner, on_invoke_tool=invoke)
+    declared = traits_of(tool)
+    return guarded if declared is None else declare(guarded, declared)

@@ -28,7 +28,7 @@ from guard.results import Outcome, ToolError, result_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F")
 
 _TRAITS: Final = "__guard_traits__"
 _MAX_SHARED: Final = 1_000
@@ -89,14 +89,16 @@ def traits(
         max_writes,
     )
 
-    def declare(tool: F) -> F:
-        setattr(tool, _TRAITS, declared)
-        return tool
-
-    return declare
+    return lambda tool: declare(tool, declared)
 
 
-def traits_of(tool: Callable[..., Any]) -> ToolTraits | None:
+def declare(tool: F, declared: ToolTraits) -> F:
+    """`tool` itself, after it has declared these traits; a framework's tool object may declare them too."""
+    setattr(tool, _TRAITS, declared)
+    return tool
+
+
+def traits_of(tool: object) -> ToolTraits | None:
     """What `tool` declared by `traits`, or None."""
     return getattr(tool, _TRAITS, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,24 +161,11 @@ def play_plain(case: Case, guard: Guard) -> Played:
     return played
 
 
-def play_pydantic_ai(case: Case, guard: Guard) -> Played:
+def _pydantic_agent(case: Case, played: Played) -> Any:
+    """An agent whose scripted model plays the case, streamed or not."""
     from pydantic_ai import Agent
-    from pydantic_ai.messages import (
-        ModelMessage,
-        ModelRequest,
-        ModelResponse,
-        RetryPromptPart,
-        TextPart,
-        ToolCallPart,
-        ToolReturnPart,
-    )
-    from pydantic_ai.models.function import AgentInfo, FunctionModel
-
-    from guard.adapters.plain import traits_of
-    from guard.adapters.pydantic_ai import run_guarded
-
-    executed: list[str] = []
-    played = Played(executed, 0, {})
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         played.model_calls += 1
@@ -187,35 +175,102 @@ def play_pydantic_ai(case: Case, guard: Guard) -> Played:
         calls = case.messages[number - 1]
         return ModelResponse([ToolCallPart(t, a, f"{number}.{p}") for p, (t, a) in enumerate(calls, 1)])
 
-    tools = _tools(executed)
-    for tool in tools:
-        declared = traits_of(tool)
-        assert declared is not None
-        guard.declare(tool.__name__, declared)
-    agent = Agent(FunctionModel(respond), tools=tools)
-    run = asyncio.run(run_guarded(agent, "Write.", guard))
-    for message in run.messages:
+    async def respond_streaming(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        for place, part in enumerate(respond(messages, info).parts):
+            if isinstance(part, ToolCallPart):
+                text = _raw(part.args)
+                yield {place: DeltaToolCall(part.tool_name, text[:3], tool_call_id=part.tool_call_id)}
+                yield {place: DeltaToolCall(None, text[3:])}
+            elif isinstance(part, TextPart):
+                yield part.content
+
+    model = FunctionModel(respond, stream_function=respond_streaming)
+    return Agent(model, tools=_tools(played.executed))
+
+
+def _note_messages(played: Played, messages: list[Any]) -> None:
+    from pydantic_ai.messages import ModelRequest, RetryPromptPart, ToolReturnPart
+
+    for message in messages:
         for part in message.parts if isinstance(message, ModelRequest) else ():
             if isinstance(part, ToolReturnPart):
                 played.answers[part.tool_call_id] = part.model_response_str()
             elif isinstance(part, RetryPromptPart):
                 played.answers[part.tool_call_id] = part.model_response()
+
+
+def _play_pydantic_ai(case: Case, guard: Guard, **options: Any) -> Played:
+    from guard.adapters.pydantic_ai import run_guarded
+
+    played = Played([], 0, {})
+    run = asyncio.run(run_guarded(_pydantic_agent(case, played), "Write.", _declared(guard), **options))
+    _note_messages(played, run.messages)
     played.decision, played.escalation = run.decision, run.escalation
     played.final = None if run.result is None else run.result.output
     return played
 
 
-def _play_langchain(case: Case, guard: Guard, *, is_async: bool) -> Played:
+def play_pydantic_ai(case: Case, guard: Guard) -> Played:
+    return _play_pydantic_ai(case, guard)
+
+
+def play_pydantic_ai_streamed(case: Case, guard: Guard) -> Played:
+    kinds: list[str] = []
+
+    async def handle(context: Any, events: Any) -> None:
+        kinds.extend([event.event_kind async for event in events])
+
+    played = _play_pydantic_ai(case, guard, event_stream_handler=handle)
+    assert "part_start" in kinds
+    return played
+
+
+def _play_pydantic_ai_alone(case: Case, guard: Guard, steps: Callable[[Any, Played, Any], Any]) -> Played:
+    """Where nobody catches for the caller that the run was halted."""
+    from pydantic_ai import capture_run_messages
+    from pydantic_ai.exceptions import UnexpectedModelBehavior
+
+    from guard.adapters.ledger import RunHalted
+    from guard.adapters.pydantic_ai import GuardCapability
+
+    played = Played([], 0, {})
+    capability = GuardCapability(_declared(guard))
+    with capture_run_messages() as messages:
+        try:
+            asyncio.run(steps(_pydantic_agent(case, played), played, capability))
+        except RunHalted as halted:
+            played.decision, played.escalation = halted.decision, halted.decision.escalation
+        except UnexpectedModelBehavior as exc:
+            played.decision, played.escalation = capability.ledger.end, capability.ledger.escalation(exc.message)
+    _note_messages(played, messages)
+    return played
+
+
+def play_pydantic_ai_step_by_step(case: Case, guard: Guard) -> Played:
+    async def steps(agent: Any, played: Played, capability: Any) -> None:
+        async with agent.iter("Write.", capabilities=[capability]) as nodes:
+            async for node in nodes:
+                if agent.is_model_request_node(node):
+                    async with node.stream(nodes.ctx) as parts:
+                        assert [part async for part in parts]
+            played.final = nodes.result.output
+
+    return _play_pydantic_ai_alone(case, guard, steps)
+
+
+def play_pydantic_ai_run_stream(case: Case, guard: Guard) -> Played:
+    async def steps(agent: Any, played: Played, capability: Any) -> None:
+        async with agent.run_stream("Write.", capabilities=[capability]) as result:
+            played.final = [text async for text in result.stream_text()][-1]
+
+    return _play_pydantic_ai_alone(case, guard, steps)
+
+
+def _langchain_agent(case: Case, played: Played, middleware: Any) -> Any:
     from langchain.agents import create_agent
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, ToolMessage
+    from langchain_core.messages import AIMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
-
-    from guard.adapters.langchain import GuardMiddleware
-    from guard.adapters.plain import traits_of
-
-    executed: list[str] = []
-    played = Played(executed, 0, {})
 
     class Scripted(BaseChatModel):
         @property
@@ -230,87 +285,174 @@ def _play_langchain(case: Case, guard: Guard, *, is_async: bool) -> Played:
             number = played.model_calls
             message = AIMessage("done")
             if number <= len(case.messages):
-                valid, broken = [], []
+                valid: list[Any] = []
+                broken: list[Any] = []
                 for place, (tool, args) in enumerate(case.messages[number - 1], 1):
                     call = {"name": tool, "args": args, "id": f"{number}.{place}"}
                     (broken if isinstance(args, str) else valid).append(call)
                 message = AIMessage("", tool_calls=valid, invalid_tool_calls=[{**c, "error": None} for c in broken])
             return ChatResult(generations=[ChatGeneration(message=message)])
 
-    tools = _tools(executed)
-    for tool in tools:
+    return create_agent(Scripted(), _tools(played.executed), middleware=[middleware])
+
+
+def _declared(guard: Guard) -> Guard:
+    from guard.adapters.plain import traits_of
+
+    for tool in _tools([]):
         declared = traits_of(tool)
         assert declared is not None
         guard.declare(tool.__name__, declared)
-    middleware = GuardMiddleware(guard)
-    agent = create_agent(Scripted(), tools, middleware=[middleware])
-    asked = {"messages": [("user", "Write.")]}
-    state = asyncio.run(agent.ainvoke(asked)) if is_async else agent.invoke(asked)
+    return guard
+
+
+def _play_langchain(case: Case, guard: Guard, run: Callable[[Any, Any], Any], *, is_made_for_run: bool) -> Played:
+    from langchain_core.messages import AIMessage, ToolMessage
+
+    from guard.adapters.langchain import GuardMiddleware
+
+    played = Played([], 0, {})
+    middleware = GuardMiddleware((lambda: _declared(guard)) if is_made_for_run else _declared(guard))
+    state = run(_langchain_agent(case, played, middleware), {"messages": [("user", "Write.")]})
     for message in state["messages"]:
         if isinstance(message, ToolMessage):
             played.answers[message.tool_call_id] = str(message.content)
-    played.decision = middleware.end
-    played.escalation = None if middleware.end is None else middleware.end.escalation
+    played.decision = middleware.end_of(state)
+    played.escalation = None if played.decision is None else played.decision.escalation
     played.final = state["messages"][-1].text if isinstance(state["messages"][-1], AIMessage) else None
     return played
 
 
+async def _last_of(stream: Any) -> Any:
+    return [state async for state in stream][-1]
+
+
 def play_langchain(case: Case, guard: Guard) -> Played:
-    return _play_langchain(case, guard, is_async=False)
+    return _play_langchain(case, guard, lambda agent, asked: agent.invoke(asked), is_made_for_run=False)
 
 
 def play_langchain_async(case: Case, guard: Guard) -> Played:
-    return _play_langchain(case, guard, is_async=True)
+    return _play_langchain(case, guard, lambda agent, asked: asyncio.run(agent.ainvoke(asked)), is_made_for_run=True)
 
 
-def play_openai_agents(case: Case, guard: Guard) -> Played:
-    from agents import Agent, Model, ModelResponse, RunConfig, Usage
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+def play_langchain_stream(case: Case, guard: Guard) -> Played:
+    return _play_langchain(
+        case, guard, lambda agent, asked: [*agent.stream(asked, stream_mode="values")][-1], is_made_for_run=True
+    )
 
-    from guard.adapters.ledger import Ledger
-    from guard.adapters.openai_agents import guarded_tools, run_guarded
 
-    executed: list[str] = []
-    played = Played(executed, 0, {})
+def play_langchain_astream(case: Case, guard: Guard) -> Played:
+    return _play_langchain(
+        case,
+        guard,
+        lambda agent, asked: asyncio.run(_last_of(agent.astream(asked, stream_mode="values"))),
+        is_made_for_run=False,
+    )
+
+
+def _openai_agent(case: Case, played: Played) -> Any:
+    """An agent whose scripted model plays the case, streamed or not."""
+    from agents import Agent, Model, ModelResponse, Usage
+    from openai.types.responses import (
+        Response,
+        ResponseCompletedEvent,
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
+
+    from guard.adapters.openai_agents import guarded_tools
 
     class Scripted(Model):
-        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+        def _next(self, input: Any) -> list[Any]:
             played.model_calls += 1
             number = played.model_calls
-            _note(input)
+            _note_outputs(played, input)
             if number > len(case.messages):
                 text = ResponseOutputText(text="done", type="output_text", annotations=[])
-                output: list[Any] = [
+                return [
                     ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
                 ]
-            else:
-                output = [
-                    ResponseFunctionToolCall(
-                        name=tool, arguments=_raw(args), call_id=f"{number}.{place}", type="function_call"
-                    )
-                    for place, (tool, args) in enumerate(case.messages[number - 1], 1)
-                ]
-            return ModelResponse(output=output, usage=Usage(), response_id=None)
+            return [
+                ResponseFunctionToolCall(
+                    name=tool, arguments=_raw(args), call_id=f"{number}.{place}", type="function_call"
+                )
+                for place, (tool, args) in enumerate(case.messages[number - 1], 1)
+            ]
 
-        def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+            return ModelResponse(output=self._next(input), usage=Usage(), response_id=None)
 
-    def _note(items: Any) -> None:
-        for item in items if isinstance(items, list) else ():
-            if item.get("type") == "function_call_output":
-                played.answers[item["call_id"]] = str(item["output"])
+        async def stream_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+            response = Response(
+                id="r",
+                created_at=0,
+                model="scripted",
+                object="response",
+                output=self._next(input),
+                parallel_tool_calls=True,
+                tool_choice="auto",
+                tools=[],
+            )
+            yield ResponseCompletedEvent(response=response, sequence_number=0, type="response.completed")
 
-    ledger = Ledger(guard)
-    agent = Agent(name="writer", model=Scripted(), tools=guarded_tools(ledger, _tools(executed)))
-    config = RunConfig(tracing_disabled=True)
-    run = asyncio.run(run_guarded(agent, "Write.", ledger, run_config=config, max_turns=30))
-    _note(run.items)
+    return Agent(name="writer", model=Scripted(), tools=guarded_tools(_tools(played.executed)))
+
+
+def _note_outputs(played: Played, items: Any) -> None:
+    for item in items if isinstance(items, list) else ():
+        if item.get("type") == "function_call_output":
+            played.answers[item["call_id"]] = str(item["output"])
+
+
+def _note_run(played: Played, run: Any) -> Played:
+    _note_outputs(played, run.items)
     played.decision, played.escalation = run.decision, run.escalation
     played.final = None if run.result is None else run.result.final_output
     return played
 
 
-PLAYERS = [play_plain, play_pydantic_ai, play_langchain, play_langchain_async, play_openai_agents]
+def play_openai_agents(case: Case, guard: Guard) -> Played:
+    from agents import RunConfig
+
+    from guard.adapters.openai_agents import run_guarded
+
+    played = Played([], 0, {})
+    config = RunConfig(tracing_disabled=True)
+    agent = _openai_agent(case, played)
+    return _note_run(played, asyncio.run(run_guarded(agent, "Write.", guard, run_config=config, max_turns=30)))
+
+
+def play_openai_agents_streamed(case: Case, guard: Guard) -> Played:
+    from agents import RunConfig
+
+    from guard.adapters.openai_agents import stream_guarded
+
+    played = Played([], 0, {})
+
+    async def stream() -> Any:
+        config = RunConfig(tracing_disabled=True)
+        streamed = stream_guarded(_openai_agent(case, played), "Write.", guard, run_config=config, max_turns=30)
+        kinds = [event.type async for event in streamed.events()]
+        assert kinds.count("raw_response_event") == played.model_calls
+        return streamed.run
+
+    return _note_run(played, asyncio.run(stream()))
+
+
+PLAYERS = [
+    play_plain,
+    play_pydantic_ai,
+    play_pydantic_ai_streamed,
+    play_pydantic_ai_step_by_step,
+    play_pydantic_ai_run_stream,
+    play_langchain,
+    play_langchain_async,
+    play_langchain_stream,
+    play_langchain_astream,
+    play_openai_agents,
+    play_openai_agents_streamed,
+]
 _players = pytest.mark.parametrize("play", PLAYERS, ids=lambda play: play.__name__.removeprefix("play_"))
 
 
@@ -394,3 +536,103 @@ def test_pydantic_ai_keeps_results_that_are_no_text_and_adds_the_guidance_beside
     assert str(said).count("[guard]") == 2
     assert str(said).count("as above") == 2
     assert run.result.output == "done"
+
+
+# -- many runs of one agent --------------------------------------------------------------------------------------------
+
+
+def _script(prompt: str, turn: int) -> dict[str, str] | None:
+    """The arguments of the next call of a model that repeats itself where the prompt says so; None when it is done."""
+    if "loop" in prompt:
+        return {"file": "p1"}
+    return {"file": f"p{turn}"} if turn < 8 else None
+
+
+def _langchain_runs(prompts: list[str]) -> list[bool]:
+    from langchain.agents import create_agent
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    from guard.adapters.langchain import GuardMiddleware
+
+    class Scripted(BaseChatModel):
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+            turn = sum(isinstance(message, AIMessage) for message in messages)
+            args = _script(messages[0].text, turn)
+            calls = [] if args is None else [{"name": "look", "args": args, "id": f"c{turn}"}]
+            return ChatResult(
+                generations=[ChatGeneration(message=AIMessage("" if calls else "done", tool_calls=calls))]
+            )
+
+    middleware = GuardMiddleware(lambda: _declared(Guard()))
+    agent: Any = create_agent(Scripted(), _tools([]), middleware=[middleware])
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*(agent.ainvoke({"messages": [("user", prompt)]}) for prompt in prompts))
+
+    states = asyncio.run(all_at_once())
+    with ThreadPoolExecutor(4) as pool:
+        states += pool.map(lambda prompt: agent.invoke({"messages": [("user", prompt)]}), prompts)
+    assert len({id(middleware.guard_of(state)) for state in states}) == len(states)
+    return [middleware.end_of(state) is not None for state in states]
+
+
+def _openai_runs(prompts: list[str]) -> list[bool]:
+    from agents import Agent, Model, ModelResponse, RunConfig, Usage
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    from guard.adapters.openai_agents import guarded_tools, run_guarded
+
+    class Scripted(Model):
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+            turn = sum(item.get("type") == "function_call" for item in input)
+            args_ = _script(str(input[0]["content"]), turn)
+            await asyncio.sleep(0)
+            if args_ is None:
+                text = ResponseOutputText(text="done", type="output_text", annotations=[])
+                output: Any = ResponseOutputMessage(
+                    id="m", content=[text], role="assistant", status="completed", type="message"
+                )
+            else:
+                output = ResponseFunctionToolCall(
+                    name="look", arguments=json.dumps(args_), call_id=f"c{turn}", type="function_call"
+                )
+            return ModelResponse(output=[output], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    agent = Agent(name="writer", model=Scripted(), tools=guarded_tools(_tools([])))
+    config = RunConfig(tracing_disabled=True)
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(
+            *(run_guarded(agent, prompt, Guard(), run_config=config, max_turns=30) for prompt in prompts * 2)
+        )
+
+    return [run.decision is not None for run in asyncio.run(all_at_once())]
+
+
+@pytest.mark.parametrize("runs", [_langchain_runs, _openai_runs], ids=["langchain", "openai_agents"])
+def test_runs_of_one_agent_side_by_side_are_judged_each_by_itself(runs: Callable[[list[str]], list[bool]]) -> None:
+    prompts = ["work", "loop", "work", "loop", "loop", "work"]
+    assert runs(prompts) == ["loop" in prompt for prompt in prompts * 2]
+
+
+def test_a_guarded_tool_outside_of_a_guarded_run_is_refused_with_what_to_do() -> None:
+    from agents import RunConfig, Runner
+    from agents.exceptions import UserError
+
+    played = Played([], 0, {})
+    agent = _openai_agent(Case("", [[SAVE]], 1, 2), played)
+    with pytest.raises(UserError, match="run_guarded"):
+        asyncio.run(Runner.run(agent, "Write.", run_config=RunConfig(tracing_disabled=True)))
+    assert played.executed == []
