@@ -20,6 +20,8 @@ from gateway.api.artifacts import ArtifactRoutes
 from gateway.api.auth import Authenticator
 from gateway.api.budgets import BudgetRoutes
 from gateway.api.changes import Changes
+from gateway.api.decisions import DecisionRoutes
+from gateway.api.escalation_groups import EscalationGroupRoutes
 from gateway.api.escalations import EscalationRoutes
 from gateway.api.events import EventRoutes
 from gateway.api.gate import Gate, Pace, internal_problem, refusal
@@ -36,6 +38,7 @@ from gateway.api.submit import Submissions
 from gateway.api.switches import SwitchRoutes
 from gateway.api.trace import TraceRoutes
 from gateway.api.users import UserRoutes
+from gateway.api.verbs import VerbRoutes
 from gateway.api.waiting import Waiting
 from gateway.api.webhook_schemas import webhook_components
 from gateway.api.webhooks import WebhookRoutes
@@ -90,6 +93,9 @@ def create_app(services: Services) -> Gate:
     app.include_router(EventRoutes(services.database, hub).router())
     app.include_router(ArtifactRoutes(services).router())
     app.include_router(EscalationRoutes(services, changes).router())
+    app.include_router(VerbRoutes(services, changes).router())
+    app.include_router(DecisionRoutes(services).router())
+    app.include_router(EscalationGroupRoutes(services, changes).router())
     app.include_router(KeyRoutes(services.database).router())
     app.include_router(UserRoutes(services.database).router())
     app.include_router(AccessRoutes(services.database, session_limits).router())

@@ -45,7 +45,7 @@ ARROWS: Mapping[Status, frozenset[Status]] = {
     Status.RUNNING: frozenset(
         {Status.QUEUED, Status.SUCCEEDED, Status.FAILED, Status.HALTED, Status.AWAITING_HUMAN, Status.REJECTED}
     ),
-    Status.HALTED: frozenset({Status.QUEUED, Status.EXPIRED}),
+    Status.HALTED: frozenset({Status.QUEUED, Status.AWAITING_HUMAN, Status.EXPIRED}),
     Status.AWAITING_HUMAN: frozenset(
         {
             Status.QUEUED,
@@ -58,10 +58,10 @@ ARROWS: Mapping[Status, frozenset[Status]] = {
     ),
     Status.AWAITING_SUBMITTER: frozenset({Status.AWAITING_HUMAN, Status.EXPIRED}),
     Status.CANCELLING: frozenset({Status.CANCELLED}),
-    Status.FAILED: frozenset({Status.QUEUED}),
+    Status.FAILED: frozenset({Status.QUEUED, Status.AWAITING_HUMAN}),
     Status.CANCELLED: frozenset({Status.QUEUED}),
     Status.EXPIRED: frozenset({Status.QUEUED}),
-    Status.REJECTED: frozenset({Status.QUEUED}),
+    Status.REJECTED: frozenset({Status.QUEUED, Status.AWAITING_HUMAN}),
     Status.READY: frozenset(),
     Status.SUCCEEDED: frozenset(),
 }
@@ -207,6 +207,8 @@ class Item:
     """Those after the first; empty in lists."""
     effects: tuple[Effect, ...] = ()
     """What its tools have changed; empty in lists."""
+    inquiry: Mapping[str, Any] | None = None
+    """What its submitter is asked (`question`, `until_ms`); None in lists."""
 
     @property
     def budget(self) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gateway.api.render import timestamp
@@ -15,7 +16,12 @@ from gateway.escalation import (
     needs_override,
     refused_actions,
 )
+from gateway.review.bulk import BulkAnswer, Fate
+from gateway.review.groups import GroupView
 from gateway.review.queue import Claimed
+from gateway.review.suggestion import Past, Suggestion
+from gateway.settings import money
+from gateway.store.escalation_figures import QueueFigures
 from gateway.store.escalation_leases import QueueState
 from gateway.store.escalation_log import LogEntry
 
@@ -55,6 +61,8 @@ def escalation_json(record: EscalationRecord) -> dict[str, Any]:
         "holder": record.holder,
         "lease_expires_at": timestamp(record.lease_expires_ms),
         "fence": record.fence,
+        "inquiries": packet.get("inquiries") or [],
+        "preferred": packet.get("preferred"),
         "open_calls": [_open_call_json(call) for call in packet.get("open_calls") or ()],
         "allowed_actions": [offer_json(record, action) for action in allowed_actions(record)],
         "refused_actions": [{"action": action.value, "why": dict(why)} for action, why in refused_actions(record)],
@@ -162,3 +170,96 @@ def entry_json(entry: LogEntry) -> dict[str, Any]:
 def etag(record: EscalationRecord) -> Mapping[str, str]:
     """The header that a decision on this case has to match."""
     return {"ETag": f'"{record.version}"'}
+
+
+def suggestion_json(suggestion: Suggestion | None) -> dict[str, Any] | None:
+    """A pre-selected action with its reason."""
+    if suggestion is None:
+        return None
+    return {
+        "action": suggestion.action.value,
+        "route": suggestion.route,
+        "basis": suggestion.basis.value,
+        "reason": dict(suggestion.reason),
+    }
+
+
+def past_json(past: Sequence[Past]) -> list[dict[str, Any]]:
+    """The last decisions of a group, the newest first, each with what became of it."""
+    return [
+        {
+            "escalation": one.case_id,
+            "action": one.action,
+            "route": one.route,
+            "by": one.by,
+            "at": timestamp(one.at_ms),
+            "outcome": one.status,
+            "came_back": one.came_back,
+        }
+        for one in past
+    ]
+
+
+def group_json(view: GroupView) -> dict[str, Any]:
+    """A kind of incident with what waits, what it cost, and how it was decided before."""
+    group, figures = view.group, view.figures
+    return {
+        "id": group.id,
+        "profile": group.profile,
+        "tool": group.tool,
+        "kind": group.kind,
+        "open": figures.open,
+        "claimed": figures.claimed,
+        "waiting_submitter": figures.waiting_submitter,
+        "to_decide": figures.to_decide,
+        "cases": figures.cases,
+        "oldest_at": timestamp(figures.oldest_ms),
+        "burnt": [
+            {"amount": money(amount), "currency": currency} for currency, amount in sorted(figures.burnt.items())
+        ],
+        "last": past_json(view.last),
+        "suggestion": suggestion_json(view.suggestion),
+        "split_from": group.split_from,
+        "fingerprints": [{"key": key, "split_from": origin} for key, origin in sorted(view.fingerprints.items())],
+        "links": {
+            "self": f"/v1/escalation-groups/{group.id}",
+            "escalations": f"/v1/escalations?group={group.id}",
+        },
+        "created_at": timestamp(group.created_ms),
+        "updated_at": timestamp(group.updated_ms),
+    }
+
+
+def bulk_json(answer: BulkAnswer) -> dict[str, Any]:
+    """What became of each case of a bulk decision."""
+    return {
+        "dry_run": answer.dry_run,
+        "counts": {fate.value: answer.count(fate) for fate in Fate if answer.count(fate)},
+        "results": [{**asdict(one), "result": one.result.value} for one in answer.results],
+        "skipped": [
+            {"id": one.id, "holder": one.holder} for one in answer.results if one.result is Fate.CLAIMED_BY_OTHERS
+        ],
+    }
+
+
+def stats_json(figures: QueueFigures) -> dict[str, Any]:
+    """How the queue stands, and how quickly people decide."""
+    state = QueueState(figures.open, figures.claimed, figures.open, figures.next_lease_expiry_ms)
+    return {
+        "open": figures.open,
+        "claimed": figures.claimed,
+        "waiting_submitter": figures.waiting_submitter,
+        "pending": figures.pending,
+        "overdue": figures.overdue,
+        "on_hold": figures.on_hold,
+        "why_empty": why_empty(state),
+        "oldest_age_s": None if figures.oldest_ms is None else max(figures.at_ms - figures.oldest_ms, 0) / 1000,
+        "next_lease_expiry": timestamp(figures.next_lease_expiry_ms),
+        "by_reason": figures.by_reason,
+        "by_assignee": figures.by_assignee,
+        "time_to_claim": asdict(figures.time_to_claim),
+        "time_to_resolve": asdict(figures.time_to_resolve),
+        "decisions": figures.decisions,
+        "timeouts": figures.timeouts,
+        "window_s": 7 * 24 * 3600,
+    }

@@ -180,6 +180,43 @@ def decision_of(body: dict[str, Any]) -> AnyDecision:
         raise invalid(f"The decision is not valid at {first.pointer}: {first.detail}.", *fields) from error
 
 
+def decision_for_many(body: dict[str, Any], *, beside: tuple[str, ...]) -> AnyDecision:
+    """A decision on many cases, without a lease: all of the body but the fields `beside` it. Raises a 400."""
+    if "lease_token" in body:
+        raise invalid(
+            "A decision on many cases carries no lease; what you hold is yours, what others hold is left alone.",
+            FieldError("/lease_token", "unknown_field", "Remove it."),
+        )
+    decision = {name: value for name, value in body.items() if name not in beside}
+    return decision_of({**decision, "lease_token": "bulk"})
+
+
+def ids_of(raw: object, name: str, *, most: int) -> list[str]:
+    """A list of ids. Raises a 400."""
+    is_list = isinstance(raw, list) and all(isinstance(one, str) and 0 < len(one) <= 40 for one in raw)
+    if not is_list or not isinstance(raw, list) or not 1 <= len(raw) <= most:
+        detail = f"Must be a list of 1 to {most} ids."
+        raise invalid(f"`{name}` is not valid. {detail}", FieldError(f"/{name}", "type", detail))
+    return raw
+
+
+def count_of(body: Mapping[str, Any], name: str) -> int:
+    """A count that must be there. Raises a 400."""
+    count = body.get(name)
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 100_000:
+        detail = "Must be a whole number from 0 to 100,000."
+        raise invalid(f"`{name}` is not valid. {detail}", FieldError(f"/{name}", "type", detail))
+    return count
+
+
+def flag_of(body: Mapping[str, Any], name: str) -> bool:
+    """A flag, off by default. Raises a 400."""
+    flag = body.get(name, False)
+    if not isinstance(flag, bool):
+        raise invalid(f"`{name}` must be true or false.", FieldError(f"/{name}", "type", "Send true or false."))
+    return flag
+
+
 def version_matched(request: Request) -> int | None:
     """The version in an `If-Match` of ours; None for anything else."""
     text = (request.headers.get("if-match") or "").strip().removeprefix("W/").strip('"')

@@ -15,11 +15,13 @@ from gateway.api import escalation_values as said
 from gateway.api import idempotency
 from gateway.api import request_values as values
 from gateway.api.changes import Changes
+from gateway.api.problems import FieldError, invalid
 from gateway.api.review_problems import problem_of
 from gateway.api.schemas import parameters
 from gateway.escalation import EscalationRecord
 from gateway.resolution import NotAllowed
-from gateway.review import deciding, queue
+from gateway.review import bulk, deciding, groups, queue, reopening
+from gateway.review.bulk import BulkAnswer
 from gateway.review.errors import ReviewError
 from gateway.review.queue import Claimed
 from gateway.wiring import Services
@@ -46,6 +48,8 @@ class EscalationRoutes:
             openapi_extra={"parameters": parameters(*said.FILTERS, "cursor", "limit")},
         )
         add("/claim-next", self.claim_next, methods=["POST"], summary="Take the next case that nobody holds")
+        add("/stats", self.stats, methods=["GET"], summary="How the queue stands, and how quickly people decide")
+        add("/bulk", self.bulk, methods=["POST"], summary="One decision on many cases; what others hold is skipped")
         add("/{escalation_id}", self.get, methods=["GET"], summary="One case with all that is needed to decide")
         add("/{escalation_id}/claim", self.claim, methods=["POST"], summary="Take a case, or renew one's own lease")
         add("/{escalation_id}/heartbeat", self.heartbeat, methods=["POST"], summary="Renew a lease by its token")
@@ -57,7 +61,8 @@ class EscalationRoutes:
         add("/{escalation_id}/audit", self.audit, methods=["GET"], summary="All that happened to a case")
         add("/{escalation_id}/resolve", self.resolve, methods=["POST"], summary="Decide; the first valid writer wins")
         add("/{escalation_id}/undo", self.undo, methods=["POST"], summary="Take a decision back before it takes effect")
-        return router  # fmt: skip
+        add("/{escalation_id}/reopen", self.reopen, methods=["POST"], summary="Take a decided case up again")
+        return router
 
     async def list(self, request: Request) -> Response:
         """Cases of the caller's tenant, and how many are open, held, and hidden by the filter."""
@@ -82,7 +87,13 @@ class EscalationRoutes:
         values.query(request, ())
         desk = said.desk_of(request)
         record = await self._run(lambda: queue.case(self._services, desk, escalation_id))
-        return self._case(record)
+        suggestion, last = await self._run(lambda: groups.suggestion_for(self._services, record))
+        body = {
+            **shown.escalation_json(record),
+            "suggestion": shown.suggestion_json(suggestion),
+            "group_last": shown.past_json(last),
+        }
+        return JSONResponse(body, headers=shown.etag(record))
 
     async def claim_next(self, request: Request) -> Response:
         """A case with a lease, or why there is none: nothing open, all held by others, or hidden by the filter."""
@@ -190,6 +201,53 @@ class EscalationRoutes:
             await self._run(lambda: deciding.undo(self._services, desk, escalation_id, lease_ms=lease_ms))
         )
 
+    async def reopen(self, escalation_id: str, request: Request) -> Response:
+        """The case open again (200), or a new one that names it (201)."""
+        values.query(request, ())
+        desk = said.desk_of(request)
+        body = await values.json_object(request)
+        said.refuse_unknown(body, ("reason",))
+        reason = said.text_of(body, "reason")
+        record = await self._run(lambda: reopening.reopen(self._services, desk, escalation_id, reason=reason))
+        if record.item_id is not None:
+            self._changes.notify(record.item_id)
+        headers = {**shown.etag(record), "Location": f"/v1/escalations/{record.id}"}
+        status = 200 if record.id == escalation_id else 201
+        return JSONResponse(shown.escalation_json(record), status_code=status, headers=headers)
+
+    async def stats(self, request: Request) -> Response:
+        """Counts of now; times and decisions of the last seven days."""
+        values.query(request, ())
+        desk = said.desk_of(request)
+        return JSONResponse(shown.stats_json(await self._run(lambda: groups.queue_figures(self._services, desk))))
+
+    async def bulk(self, request: Request) -> Response:
+        """What became of each case, in the order in which they were named."""
+        values.query(request, ())
+        desk = said.desk_of(request)
+        key = idempotency.parse_key(request.headers.get("idempotency-key"))
+        body = await values.json_object(request)
+        undo_ms = said.take_undo_ms(body)
+        wanted = said.decision_for_many(body, beside=("ids", "group", "expected_count", "dry_run"))
+        dry_run = said.flag_of(body, "dry_run")
+        if ("ids" in body) == ("group" in body):
+            raise invalid("Name either `ids` or a `group` with its `expected_count`.", FieldError("", "choice", "One."))
+        if "ids" in body:
+            ids = said.ids_of(body["ids"], "ids", most=bulk.MOST_IDS)
+            answer = await self._run(
+                lambda: bulk.decide_many(self._services, desk, ids, wanted, key=key, dry_run=dry_run, undo_ms=undo_ms)
+            )
+        else:
+            [group_id] = said.ids_of([body["group"]], "group", most=1)
+            expected = said.count_of(body, "expected_count")
+            answer = await self._run(
+                lambda: bulk.decide_group(
+                    self._services, desk, group_id, wanted, expected_count=expected, key=key, dry_run=dry_run,
+                    undo_ms=undo_ms,
+                )
+            )  # fmt: skip
+        return bulk_answer(answer, self._changes)
+
     @staticmethod
     def _case(record: EscalationRecord) -> Response:
         return JSONResponse(shown.escalation_json(record), headers=shown.etag(record))
@@ -200,6 +258,15 @@ class EscalationRoutes:
 
     async def _run(self, act: Callable[[], T]) -> T:
         return await run_review(act)
+
+
+def bulk_answer(answer: BulkAnswer, changes: Changes) -> Response:
+    """A bulk decision's answer, once those who wait for its items are told."""
+    for one in answer.results:
+        if one.item is not None:
+            changes.notify(one.item)
+    headers = {"Idempotent-Replayed": "true"} if answer.is_replay else {}
+    return JSONResponse(shown.bulk_json(answer), headers=headers)
 
 
 async def run_review(act: Callable[[], T]) -> T:

@@ -278,7 +278,7 @@ def _needed_scope(method: str, path: str) -> str:
         return "admin"
     if path == "/v1/stream-tokens":
         return "items:read"
-    if path.startswith("/v1/escalations"):
+    if path.startswith(("/v1/escalation", "/v1/decisions")):
         return "review"
     if path.startswith("/v1/guard/"):
         return "guard"

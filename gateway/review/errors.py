@@ -46,6 +46,7 @@ class AlreadyClaimed(_OfCase):
 
     code = "already_claimed"
     retryable = True
+    public = "Somebody else holds this."
 
 
 class LeaseLost(_OfCase):
@@ -63,6 +64,7 @@ class AlreadyResolved(_OfCase):
     """Somebody was first, or nobody was and the time ran out; `record.resolution` is what won."""
 
     code = "already_resolved"
+    public = "This was decided already."
 
 
 class Withdrawn(_OfCase):
@@ -84,6 +86,7 @@ class StaleVersion(_OfCase):
 
     code = "conflict_version"
     retryable = True
+    public = "It has changed since it was read."
 
 
 class KeyReused(ReviewError):

@@ -129,7 +129,7 @@ def page(
     if after is not None:
         query = query.where(sa.tuple_(columns.at_ms, columns.id) < sa.tuple_(*map(sa.literal, after)))
     query = query.order_by(columns.at_ms.desc(), columns.id.desc()).limit(limit)
-    found = [_record(row) for row in connection.execute(query)]
+    found = [record_of(row) for row in connection.execute(query)]
     return list(zip(found, outcomes_of(connection, found), strict=True))
 
 
@@ -237,7 +237,8 @@ def item_version(connection: Connection, item_id: str | None) -> int | None:
     return version
 
 
-def _record(row: sa.Row[Any]) -> DecisionRecord:
+def record_of(row: sa.Row[Any]) -> DecisionRecord:
+    """A whole row as a record."""
     return DecisionRecord(
         id=row.id,
         escalation_id=row.escalation_id,

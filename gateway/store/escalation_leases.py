@@ -13,7 +13,7 @@ from gateway.escalation import Change, EscalationLease
 from gateway.store import escalation_log as audit
 from gateway.store.engine import database_now_ms
 from gateway.store.escalation_rows import CLAIMED, OPEN, CaseFilter, is_free, is_held
-from gateway.store.tables import escalations
+from gateway.store.tables import escalations, inquiries
 
 _BY_DUE = (escalations.c.due_ms, escalations.c.priority.desc(), escalations.c.id)
 _FREED: dict[str, Any] = {"status": OPEN, "holder": None, "lease_token": None, "lease_expires_ms": None}
@@ -37,16 +37,26 @@ def claim(
 def claim_next(
     connection: Connection, *, tenant: str, where: CaseFilter, holder: str, lease_ms: int
 ) -> tuple[str, EscalationLease] | None:
-    """Take the soonest due case that nobody holds; None when there is none for this filter."""
-    first = (
-        sa.select(escalations.c.id)
-        .where(escalations.c.tenant == tenant, is_free(), *where.conditions())
-        .order_by(*_BY_DUE)
-        .limit(1)
+    """Take the soonest due case that nobody holds; None when there is none for this filter.
+
+    One whose submitter `holder` had asked something comes first: they know it already.
+    """
+    asked = sa.select(inquiries.c.escalation_id).where(
+        inquiries.c.tenant == tenant, inquiries.c.asked_by == holder, inquiries.c.ended.is_not(None)
     )
-    if connection.dialect.name == "postgresql":
-        first = first.with_for_update(skip_locked=True)
-    row = connection.execute(first).first()
+    row = None
+    for own in ((escalations.c.id.in_(asked),), ()):
+        first = (
+            sa.select(escalations.c.id)
+            .where(escalations.c.tenant == tenant, is_free(), *where.conditions(), *own)
+            .order_by(*_BY_DUE)
+            .limit(1)
+        )
+        if connection.dialect.name == "postgresql":
+            first = first.with_for_update(skip_locked=True)
+        row = connection.execute(first).first()
+        if row is not None:
+            break
     if row is None:
         return None
     lease = _take(connection, row.id, tenant=tenant, holder=holder, lease_ms=lease_ms)

@@ -122,7 +122,9 @@ def raise_case(connection: Connection, new: NewEscalation) -> str:
             "fingerprint": fine,
             "status": EscalationStatus.OPEN.value,
             "packet": dict(new.packet),
-            "came_back_after": None if earlier is None else (earlier.resolution or {}).get("action"),
+            "came_back_after": None
+            if earlier is None or new.reopens is not None
+            else (earlier.resolution or {}).get("action"),
             "priority": new.priority,
             "profile_priority": new.profile_priority,
             "burnt_percent": new.burnt_percent,
