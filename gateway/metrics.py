@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.store import backlog, webhook_deliveries
+from gateway.store import backlog, escalation_figures, webhook_deliveries
 from gateway.store.engine import Database
 from gateway.store.items import now_ms
 
@@ -105,6 +105,7 @@ class DatabaseGauges(Collector):
             items = backlog.items_by_status(connection)
             cases = backlog.cases_by_status(connection)
             overdue = backlog.overdue_cases(connection)
+            decided = escalation_figures.decisions_of_all(connection)
             waiting = backlog.total(backlog.waiting_by_tenant(connection).values())
             webhooks = webhook_deliveries.backlog(connection, at_ms=now_ms(connection))
         by_status = GaugeMetricFamily("sluicegate_items", "Items by status and reason", labels=["status", "reason"])
@@ -116,6 +117,7 @@ class DatabaseGauges(Collector):
         return [
             by_status,
             by_case,
+            *_decision_gauges(decided),
             GaugeMetricFamily("sluicegate_escalations_overdue", "Undecided cases past their due time", overdue),
             GaugeMetricFamily("sluicegate_webhooks_pending", "Webhook deliveries that are not done", webhooks.pending),
             GaugeMetricFamily("sluicegate_webhooks_dead", "Webhook deliveries without attempts left", webhooks.dead),
@@ -128,6 +130,22 @@ class DatabaseGauges(Collector):
                 "sluicegate_queue_oldest_age_seconds", "How long the oldest of them has waited", waiting.oldest_s
             ),
         ]
+
+
+def _decision_gauges(decided: dict[tuple[str, bool], int]) -> list[Metric]:
+    """Decisions of people and of the clock apart: that nobody answered is no decision of a person."""
+    by_people = GaugeMetricFamily(
+        "sluicegate_escalations_decided", "Cases that people decided, by action", labels=["action"]
+    )
+    by_clock = GaugeMetricFamily(
+        "sluicegate_escalations_timed_out", "Cases that nobody answered in time, by policy", labels=["policy"]
+    )
+    for (action, is_timeout), count in sorted(decided.items()):
+        (by_clock if is_timeout else by_people).add_metric([action], count)
+    rejections = GaugeMetricFamily(
+        "sluicegate_human_rejections", "Items that people rejected", decided.get(("reject_item", False), 0)
+    )
+    return [by_people, by_clock, rejections]
 
 
 def exposition(gauges: DatabaseGauges) -> bytes:

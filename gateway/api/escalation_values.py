@@ -15,6 +15,7 @@ from gateway.api.auth import Principal
 from gateway.api.gate import principal_of
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.escalation import EscalationRecord, EscalationStatus
+from gateway.person import Role
 from gateway.resolution import AnyDecision
 from gateway.review.deciding import MOST_UNDO_MS
 from gateway.review.desk import Desk
@@ -32,7 +33,9 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 def desk_of(request: Request) -> Desk:
     """Whose queue, and who works at it: the person that a client acts for, else the caller itself."""
     principal = principal_of(request.scope["state"])
-    return Desk(principal.tenant, _holder(request, principal), is_lead="admin" in principal.scopes)
+    role = principal.role
+    is_lead = "admin" in principal.scopes if role is None else role.includes(Role.LEAD)
+    return Desk(principal.tenant, _holder(request, principal), is_lead=is_lead)
 
 
 def _holder(request: Request, principal: Principal) -> str:
@@ -47,7 +50,7 @@ def person_named(name: object, where: str) -> str:
     """A person as the audit names them. Raises a 400."""
     if not isinstance(name, str) or not 1 <= len(name) <= 100 or not name.isprintable():
         raise invalid(f"{where} must name a person in 1 to 100 printable characters.")
-    return name if name.startswith(("person:", "key:")) or name == "local" else f"person:{name}"
+    return name if name.startswith("person:") else f"person:{name}"
 
 
 def cursor_after(last: EscalationRecord) -> str:

@@ -12,6 +12,7 @@ from gateway.review.priority import priority_of
 from gateway.store import escalation_clock as clock
 from gateway.store import escalation_leases as leases
 from gateway.store import items as item_store
+from gateway.store import review_requests as requests
 from gateway.store.escalation_clock import Waiting
 from gateway.wiring import Services
 
@@ -33,6 +34,9 @@ def _clear_up(services: Services) -> None:
     with services.database.read() as connection:
         left_behind = clock.left_behind(connection)
         lapsed = leases.lapsed(connection)
+        has_old = requests.has_old(connection)
+    if has_old:
+        services.database.transact(requests.drop_old)
     for case_id in left_behind:
         services.database.transact(partial(clock.withdraw_left_behind, case_id=case_id))
     for case_id in lapsed:

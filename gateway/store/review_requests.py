@@ -65,6 +65,12 @@ def forget(connection: Connection, *, tenant: str, key: str) -> None:
     connection.execute(requests.delete().where(requests.c.tenant == tenant, requests.c.key == key))
 
 
+def has_old(connection: Connection) -> bool:
+    """Whether there is something to forget."""
+    query = sa.select(requests.c.key).where(requests.c.created_ms < now_ms(connection) - KEPT_MS).limit(1)
+    return connection.execute(query).first() is not None
+
+
 def drop_old(connection: Connection) -> None:
     """Forget what is older than a day."""
     connection.execute(requests.delete().where(requests.c.created_ms < now_ms(connection) - KEPT_MS))
