@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 from sqlalchemy.engine import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fallback.route import Route
-from gateway import payload, pipeline, resolution
+from gateway import payload, pipeline
 from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.prefer import parse_prefer
@@ -22,14 +20,13 @@ from gateway.api.purge import refuse_purged
 from gateway.api.render import explanation_json, item_json, language_of
 from gateway.api.schemas import ITEM_RESPONSES, LIST_PARAMETERS, SUBMIT_OPENAPI, parameters
 from gateway.api.submit import Submissions
+from gateway.api.verbs import conflict_of
 from gateway.api.waiting import Waiting
 from gateway.item import TERMINAL, Item, Status
 from gateway.store import escalations
 from gateway.store import items as item_store
 from gateway.store.items import ItemFilter
 from gateway.wiring import Services
-from gateway.work.dispatch import Bulkhead
-from guard.trace import Control, ControlRecord
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
 _WAITING = tuple(set(Status) - TERMINAL - {*_AT_WORK, Status.CANCELLING})
@@ -71,12 +68,6 @@ class ItemRoutes:
             responses=ITEM_RESPONSES,
         )
         add("/{item_id}/cancel", self.cancel, methods=["POST"], summary="Stop working on an item")
-        add(
-            "/{item_id}/resume",
-            self.resume,
-            methods=["POST"],
-            summary="Let a halted run go on (policy: caller decides)",
-        )
         add("/{item_id}/explanation", self.explanation, methods=["GET"], summary="Why: each rule, measured and needed")
         add(
             "/{item_id}/llm-payload",
@@ -154,41 +145,10 @@ class ItemRoutes:
                 self._services.signals.send(kind, item_id)
             item = await self._item(item_id, principal.tenant)
         if item.status not in {Status.CANCELLED, Status.CANCELLING}:
-            raise ApiProblem(
-                "item_state_conflict",
-                f"The item is {item.status.value}, so there is nothing left to cancel.",
-                extra={"item_status": item.status.value, "allowed": []},
-            )
+            raise conflict_of(item, f"The item is {item.status.value}, so there is nothing left to cancel.")
         headers = {"ETag": f'"{item.version}"'}
         status = 200 if item.status is Status.CANCELLED else 202
         return JSONResponse(item_json(item, language=_language(request)), status_code=status, headers=headers)
-
-    async def resume(self, item_id: str, request: Request) -> Response:
-        """A sentence for the agent, and it goes on; only where the policy left the halt to the caller."""
-        values.query(request, ())
-        wanted = _resume_of(await values.json_object(request))
-        principal = principal_of(request.scope["state"])
-        item = await self._item(item_id, principal.tenant)
-        if item.status is not Status.HALTED:
-            raise _not_halted(item.status)
-        control = ControlRecord(
-            Control.RESUME, time.time(), tuple(wanted.ban_tools), wanted.extra_steps, note=wanted.guidance
-        )
-        text = f"The caller looked at this and says: {wanted.guidance}"
-        reviewer = resolution.Reviewer(principal.actor)
-        try:
-            await run_in_threadpool(
-                self._services.database.transact,
-                lambda connection: resolution.go_on(
-                    connection, item, reviewer, control, text=text, expected=Status.HALTED
-                ),
-            )
-        except resolution.ItemMoved:
-            raise _not_halted((await self._item(item_id, principal.tenant)).status) from None
-        self._services.dispatch.wake(item_id, Bulkhead.AGENT)
-        item = await self._item(item_id, principal.tenant)
-        headers = {"ETag": f'"{item.version}"'}
-        return JSONResponse(item_json(item, language=_language(request)), status_code=202, headers=headers)
 
     async def explanation(self, item_id: str, request: Request) -> Response:
         """Stage, rule, measured value, threshold, effect, and what would have passed."""
@@ -261,35 +221,6 @@ def _cancel(connection: Connection, item_id: str, *, actor: str, reason: str | N
         if moved is not None:
             escalations.withdraw_of_item(connection, item_id)
             return
-
-
-class ResumeBody(BaseModel):
-    """The body of a resume."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    guidance: Annotated[StrictStr, Field(min_length=1, max_length=2000)]
-    extra_steps: Annotated[StrictInt, Field(ge=0, le=100)] = 0
-    ban_tools: Annotated[list[Annotated[StrictStr, Field(min_length=1, max_length=128)]], Field(max_length=50)] = []
-
-
-def _resume_of(body: dict[str, Any]) -> ResumeBody:
-    try:
-        return ResumeBody.model_validate(body)
-    except ValidationError as error:
-        fields = [
-            FieldError("/" + "/".join(map(str, item["loc"])), str(item["type"]), str(item["msg"]))
-            for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]
-        ]
-        raise invalid(f"The body is not valid at {fields[0].pointer}: {fields[0].detail}.", *fields) from error
-
-
-def _not_halted(status: Status) -> ApiProblem:
-    return ApiProblem(
-        "item_state_conflict",
-        f"The item is {status.value}; only a halted one can be resumed by its caller.",
-        extra={"item_status": status.value, "allowed": []},
-    )
 
 
 def _language(request: Request) -> str:

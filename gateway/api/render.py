@@ -69,6 +69,14 @@ def item_json(item: Item, *, language: str) -> dict[str, Any]:
         "usage": asdict(item.usage),
         "escalation": item.escalation_id,
         "duplicate_of": item.duplicate_of,
+        "supersedes": item.supersedes,
+        "superseded_by": item.superseded_by,
+        "attempts": attempts_json(item),
+        "effects": [
+            {"tool": effect.tool, "arguments": effect.arguments, "step": effect.seq, "at": timestamp(effect.at_ms)}
+            for effect in item.effects
+        ],
+        "info_requested": _inquiry_json(item),
         "links": {
             "self": base,
             "events": f"{base}/events",
@@ -83,6 +91,60 @@ def item_json(item: Item, *, language: str) -> dict[str, Any]:
     }
 
 
+def attempts_json(item: Item) -> list[dict[str, Any]]:
+    """All attempts, the first one first: who began each and why, and where each ended; None at the current one.
+
+    Lists, which do not look the later attempts up, show none.
+    """
+    if item.attempt > 1 and not item.attempts:
+        return []
+    shown: list[dict[str, Any]] = [
+        {
+            "attempt": 1,
+            "action": "submit",
+            "by": None,
+            "reason": None,
+            "route": item.route,
+            "budget": item.submission.get("budget"),
+            "started_at": timestamp(item.created_ms),
+            "ended": None,
+        }
+    ]
+    for attempt in item.attempts:
+        before = attempt.before
+        shown[-1]["route"] = before.get("route")
+        shown[-1]["ended"] = {
+            "status": before.get("status"), "reason": before.get("reason"), "at": timestamp(attempt.started_ms),
+        }  # fmt: skip
+        shown.append(
+            {
+                "attempt": attempt.number,
+                "action": attempt.action,
+                "by": attempt.actor,
+                "reason": attempt.reason,
+                "route": item.route if attempt.number == item.attempt else attempt.route,
+                "budget": attempt.budget,
+                "started_at": timestamp(attempt.started_ms),
+                "ended": None,
+            }
+        )
+    return shown
+
+
+def _inquiry_json(item: Item) -> dict[str, Any] | None:
+    """What the submitter is asked."""
+    if item.inquiry is None:
+        return None
+    return {"question": item.inquiry["question"], "until": timestamp(item.inquiry["until_ms"])}
+
+
+def _overridden_json(overridden: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Who used a file, or an item, that a rule refuses."""
+    if overridden is None:
+        return None
+    return {"by": overridden["by"], "at": timestamp(overridden["at_ms"]), "reason": overridden["reason"]}
+
+
 def decision_json(decision: Mapping[str, Any] | None, language: str) -> dict[str, Any] | None:
     """The decision, with `fix` in the caller's language."""
     if decision is None:
@@ -90,8 +152,15 @@ def decision_json(decision: Mapping[str, Any] | None, language: str) -> dict[str
     return {
         **decision,
         "problem": problem_json(decision.get("problem"), language),
+        **({"overridden": _set_aside_json(decision["overridden"], language)} if decision.get("overridden") else {}),
         "reason": problem_json(decision.get("reason"), language),
     }
+
+
+def _set_aside_json(overridden: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """A refusal that a person has set aside, with what it had said."""
+    problem = problem_json(overridden.get("problem"), language)
+    return {**(_overridden_json(overridden) or {}), "code": overridden.get("code"), "problem": problem}
 
 
 def problem_json(problem: Mapping[str, Any] | None, language: str) -> dict[str, Any] | None:
@@ -123,7 +192,8 @@ def file_json(record: FileRecord, *, language: str) -> dict[str, Any]:
         "bytes": record.bytes,
         "width": facts.get("image.width"),
         "height": facts.get("image.height"),
-        "verdict": record.verdict if file is not None and file.is_decided else None,
+        "verdict": file.verdict.kind.value if file is not None and file.is_decided else None,
+        "overridden": _overridden_json(record.overridden),
         "problem": None if file is None or not file.is_decided else problem_json(file_problem(file), language),
         "notes": [] if file is None else list(file.verdict.notes),
         "checks": [] if file is None else checks_json(file),
@@ -169,6 +239,7 @@ def explanation_json(item: Item, history: list[sa.Row[Any]], *, language: str) -
                     "threshold": check.limit,
                     "effect": check.effect.value if check.outcome is not CheckOutcome.PASS else None,
                     "decided": check.rule == file.verdict.rule,
+                    "overridden": _overridden_json(record.overridden) if check.rule == file.verdict.rule else None,
                     "would_pass_if": check.passes_when or None,
                 }
             )

@@ -51,6 +51,7 @@ def ask_submitter(
             status=EscalationStatus.WAITING_SUBMITTER.value,
             lease_token=None,
             lease_expires_ms=None,
+            packet=_with_questions(connection, record.id),
             due_ms=escalations.c.due_ms + wait_ms,
             expires_ms=escalations.c.expires_ms + wait_ms,
             version=escalations.c.version + 1,
@@ -137,6 +138,7 @@ def _wait_no_more(
             decided_by=None,
             decided_action=None,
             decided_ms=None,
+            packet=_with_questions(connection, inquiry.escalation_id),
             due_ms=escalations.c.due_ms - unused_ms,
             expires_ms=escalations.c.expires_ms - unused_ms,
             version=escalations.c.version + 1,
@@ -145,6 +147,25 @@ def _wait_no_more(
     )
     if changed.rowcount != 1:
         raise ItemMoved
+
+
+def _with_questions(connection: Connection, escalation_id: str) -> dict[str, Any]:
+    """The case's packet with its questions to the submitter, and who asked last: they get it back first."""
+    row = connection.execute(sa.select(escalations.c.packet).where(escalations.c.id == escalation_id)).one()
+    asked = inquiries.of_escalation(connection, escalation_id)
+    return {**row.packet, "inquiries": [_told(inquiry) for inquiry in asked], "preferred": asked[-1].asked_by}
+
+
+def _told(inquiry: Inquiry) -> dict[str, Any]:
+    return {
+        "question": inquiry.question,
+        "by": inquiry.asked_by,
+        "at": _rfc3339(inquiry.asked_ms),
+        "until": _rfc3339(inquiry.until_ms),
+        "ended": inquiry.ended,
+        "answered": inquiry.ended == inquiries.ANSWERED,
+        "answer": inquiry.answer,
+    }
 
 
 def _tell(connection: Connection, item: Item, kind: str, at_ms: int, body: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ def approve_call(
     call = find_open_call(connection, item, decision.call_id, state=CallState.NEEDS_APPROVAL)
     guard = guard_at(connection, item, profile)
     asked = ToolCall(call.tool, args_raw=call.arguments, call_id=call.call_id)
-    consent = consented(guard, asked, note=decision.message or "approved")
+    consent = consented(guard, asked, note=decision.message or "approved", is_edited=False)
     granted = {"call_id": call.call_id, "step": consent.step, "append": consent.append, "note": decision.message}
     go_on(connection, item, reviewer, *consent.records, text=None, reason="call_approved", said={"granted": granted})
 
@@ -59,7 +59,7 @@ def edit_call(connection: Connection, item: Item, profile: Profile, reviewer: Re
     check_edited(tools_of(profile), tool, decision.args)
     guard = guard_at(connection, item, profile)
     asked = ToolCall(tool, args=decision.args, call_id=call.call_id)
-    consent = consented(guard, asked, note=decision.message or "edited")
+    consent = consented(guard, asked, note=decision.message or "edited", is_edited=True)
     granted = {
         "call_id": call.call_id,
         "step": consent.step,
@@ -83,12 +83,15 @@ def denied_content(message: str) -> str:
     return as_text({"error": {"code": "denied_by_reviewer", "message": f"A reviewer refused this call: {message}"}})
 
 
-def consented(guard: Guard, asked: ToolCall, *, note: str) -> Consent:
-    """The call in a new epoch, with the person's consent. Raises `NotAllowed` where the guard refuses it all the same."""
+def consented(guard: Guard, asked: ToolCall, *, note: str, is_edited: bool) -> Consent:
+    """The call in a new epoch, with the person's consent. Raises `NotAllowed` where the guard refuses it all the same.
+
+    That the call itself was held back is no evidence against it; what is known of an edited one stays so.
+    """
     traits = guard.tools.get(asked.tool)
     ignored = frozenset(() if traits is None else traits.ignore_args)
     signature = read_keys(asked, ignored).signature
-    agreed = control(forgiven=(signature,), approved=(signature,), note=note[:2000])
+    agreed = control(forgiven=() if is_edited else (signature,), approved=(signature,), note=note[:2000])
     guard.resume(forgive=agreed.forgiven, approve=agreed.approved, note=agreed.note, now=agreed.now)
     decision = guard.before(asked, now=agreed.now)
     record = guard.last_record

@@ -29,7 +29,7 @@ def check_for_run(connection: Connection, run_id: str, record: EscalationRecord,
             if isinstance(decision, EditCall) and decision.tool is not None:
                 check_tools([decision.tool], tools, pointer="/tool")
             guard = rebuilt(connection, run_id, record_count=None)
-            consented(guard, asked_call(call, decision), note="consent")
+            consented(guard, asked_call(call, decision), note="consent", is_edited=isinstance(decision, EditCall))
         case _:
             return
 

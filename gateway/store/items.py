@@ -25,7 +25,7 @@ from gateway.item import (
 )
 from gateway.store import events
 from gateway.store.engine import database_now_ms
-from gateway.store.tables import attempts, effects, files, history, items
+from gateway.store.tables import attempts, effects, files, history, inquiries, items
 
 CLAIMABLE = Status.QUEUED
 _IS_WAITING = items.c.status == sa.literal_column(f"'{CLAIMABLE.value}'")
@@ -491,6 +491,8 @@ def get(connection: Connection, item_id: str, *, tenant: str | None = None) -> I
     item = _item(row, _files_of(connection, [item_id]).get(item_id, ()))
     if item.attempt > 1:
         item = replace(item, attempts=_attempts_of(connection, item_id))
+    if item.status is Status.AWAITING_SUBMITTER:
+        item = replace(item, inquiry=_inquiry_of(connection, item_id))
     return replace(item, effects=_effects_of(connection, item_id)) if item.usage.tool_calls else item
 
 
@@ -677,6 +679,15 @@ def _attempts_of(connection: Connection, item_id: str) -> tuple[Attempt, ...]:
         )
         for row in rows
     )
+
+
+def _inquiry_of(connection: Connection, item_id: str) -> Mapping[str, Any] | None:
+    row = connection.execute(
+        sa.select(inquiries.c.question, inquiries.c.until_ms).where(
+            inquiries.c.item_id == item_id, inquiries.c.ended.is_(None)
+        )
+    ).first()
+    return None if row is None else {"question": row.question, "until_ms": row.until_ms}
 
 
 def _effects_of(connection: Connection, item_id: str) -> tuple[Effect, ...]:
