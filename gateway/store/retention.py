@@ -42,14 +42,11 @@ from gateway.store.tables import (
     items,
     removed_blobs,
     steps,
-    watermarks,
 )
-from gateway.store.tables import events as events_table
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
 _WAITING = (Status.QUEUED, Status.HALTED, Status.AWAITING_HUMAN, Status.AWAITING_SUBMITTER)
 _MARK_MS = 3600 * 1000
-_PURGED_EVENTS = "events"
 _KEPT_OF_RESOLUTION = ("action", "by", "at_ms", "route", "reason_code")
 
 
@@ -384,29 +381,8 @@ def drop_old_keys(connection: Connection, *, ttl_ms: int, limit: int) -> int:
 
 
 def drop_old_events(connection: Connection, *, ttl_ms: int, limit: int) -> int:
-    """The oldest events past their retention; gives how many. Up to which number they go is remembered."""
-    oldest = connection.execute(
-        sa.select(events_table.c.seq, events_table.c.at_ms).order_by(events_table.c.seq).limit(limit)
-    ).all()
-    before_ms = now_ms(connection) - ttl_ms
-    through = 0
-    for row in oldest:
-        if row.at_ms >= before_ms:
-            break
-        through = row.seq
-    if not through:
-        return 0
-    dropped = connection.execute(events_table.delete().where(events_table.c.seq <= through)).rowcount
-    make = postgresql.insert if _is_postgresql(connection) else sqlite.insert
-    statement = make(watermarks).values(name=_PURGED_EVENTS, value=through)
-    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": through}))
-    return dropped
-
-
-def events_dropped_through(connection: Connection) -> int:
-    """The highest event number that was dropped, 0 before any was: whoever knows less may have missed some."""
-    found = connection.execute(sa.select(watermarks.c.value).where(watermarks.c.name == _PURGED_EVENTS)).scalar()
-    return 0 if found is None else int(found)
+    """The oldest events past their retention; gives how many."""
+    return events.forget_before(connection, at_ms=now_ms(connection) - ttl_ms, most=limit)
 
 
 def drop_old_runs(connection: Connection, *, ttl_ms: int, limit: int) -> int:

@@ -552,13 +552,6 @@ removed_blobs = sa.Table(
     sa.Column("at_ms", _Ms, nullable=False),
 )
 
-watermarks = sa.Table(
-    "watermarks",
-    metadata,
-    sa.Column("name", sa.String(32), primary_key=True),
-    sa.Column("value", sa.BigInteger, nullable=False),
-)
-
 webhook_endpoints = sa.Table(
     "webhook_endpoints",
     metadata,

@@ -60,12 +60,6 @@ def upgrade() -> None:
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "sha256", name=op.f("pk_removed_blobs")),
     )
-    op.create_table(
-        "watermarks",
-        sa.Column("name", sa.String(length=32), nullable=False),
-        sa.Column("value", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_watermarks")),
-    )
     op.add_column("items", sa.Column("purge_asked_ms", sa.BigInteger(), nullable=True))
     op.add_column("items", sa.Column("purged_ms", sa.BigInteger(), nullable=True))
     for name, table, columns, condition in _INDEXES:
@@ -78,5 +72,5 @@ def downgrade() -> None:
         op.drop_index(name, table)
     op.drop_column("items", "purged_ms")
     op.drop_column("items", "purge_asked_ms")
-    for table in ("watermarks", "removed_blobs", "switches", "budget_days", "budget_limits"):
+    for table in ("removed_blobs", "switches", "budget_days", "budget_limits"):
         op.drop_table(table)
