@@ -15,6 +15,7 @@ from gateway.guard_problems import RunProblem, conflict
 from gateway.guard_requests import ResumeRequest
 from gateway.profiles.loader import EscalationPolicy
 from gateway.resolution import FALSE_ALARM, advice
+from gateway.resolution.refusals import NotAllowed, check_tools
 from gateway.review.priority import terms_of
 from gateway.store import escalations
 from gateway.store import guard_runs as store
@@ -109,11 +110,16 @@ class Words:
     note: str | None = None
 
 
-def own_words(row: RunRow, request: ResumeRequest) -> Words:
+def own_words(connection: Connection, row: RunRow, request: ResumeRequest) -> Words:
     """The caller's own, where the policy leaves a halt to it. Raises `RunProblem`."""
     if row.status is not RunStatus.HALTED:
         hint = " Send the `escalation_id` once it is decided." if row.status is RunStatus.AWAITING_HUMAN else ""
         raise conflict(f"The run is {row.status.value}.{hint}", row.status.value, escalation_id=row.escalation_id)
+    try:
+        check_tools(request.ban_tools, store.known_tools(connection, row.id))
+    except NotAllowed as refused:
+        (field,) = refused.fields
+        raise RunProblem("invalid_request", field.detail, pointer=field.pointer) from refused
     return Words(request.guidance, request.extra_steps, tuple(request.ban_tools), note=request.guidance)
 
 

@@ -162,7 +162,7 @@ class GuardRuns:
                 if told is not None:
                     return Answer(told.body, is_replay=True), None
             if request.escalation_id is None:
-                words = own_words(row, request)
+                words = own_words(connection, row, request)
             else:
                 words = decided_words(connection, row, request.escalation_id)
             visit = open_visit(connection, row, self._live)

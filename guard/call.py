@@ -308,20 +308,20 @@ def _parse(raw: str) -> object:
         return json.loads(raw, parse_int=float)
 
 
-def _walk(value: object, path: str, depth: int, scan: _Scan) -> object:
+def _walk(value: Any, path: str, depth: int, scan: _Scan) -> object:
     """The normal form of `value`; its numbers go into `scan`."""
     scan.nodes += 1
     kind = type(value)
     if kind is str:
-        return _walk_text(value, scan)  # type: ignore[arg-type]
+        return _walk_text(value, scan)
     if kind is int or kind is float:
-        return _walk_number(value, path, scan)  # type: ignore[arg-type]
+        return _walk_number(value, path, scan)
     if value is None or kind is bool:
         return value
     if depth > MAX_DEPTH or scan.nodes > MAX_NODES:
         raise _Unreadable
     if kind is dict or isinstance(value, Mapping):
-        return _walk_mapping(value, path, depth, scan)  # type: ignore[arg-type]
+        return _walk_mapping(value, path, depth, scan)
     if isinstance(value, (list, tuple)):
         if scan.nodes + len(value) > MAX_NODES:
             raise _Unreadable

@@ -45,6 +45,8 @@ class Resumption:
     steps: int
     steps_max: int | None
     banned_tools: tuple[str, ...]
+    unknown_tools: tuple[str, ...] = ()
+    """Tools that were just banned though the guard, which knows `Guard.known_tools`, has not heard of them: misspelt?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,11 @@ class Guard:
         """Tools that this run can no longer reach."""
         return self._state.closed.names()
 
+    @property
+    def known_tools(self) -> tuple[str, ...]:
+        """The tools that were declared, and those that were called."""
+        return tuple(dict.fromkeys([*self.tools, *(name for name, _ in self._state.budget.tools.items())]))
+
     def before(self, call: ToolCall, *, now: float | None = None) -> Decision:
         """Whether `call` may run. Never raises, whatever the model sent.
 
@@ -268,18 +275,21 @@ class Guard:
         Signatures of before start at Block until something new happens; all else is re-armed. `forgive` names
         signatures whose refusal was a mistake, `approve` those of calls that a person agreed to: each runs once. Tools
         that the fallback closed are open again unless banned. The time since the last event is no part of the time budget.
+        Any name can be banned; `unknown_tools` of the answer are those that no tool of this run has.
         """
+        known = frozenset(self.known_tools)
+        banned = tuple(ban_tools)
         record = ControlRecord(
             Control.RESUME,
             _finite(now),
-            tuple(ban_tools),
+            banned,
             max(extra_steps, 0),
             tuple(forgive),
             tuple(approve),
             note=note,
         )
         self._control(record)
-        return self._resumption()
+        return replace(self._resumption(), unknown_tools=tuple([name for name in banned if name not in known]))
 
     def fall_back(self, tools: Iterable[str] | None = None, *, now: float | None = None) -> Resumption:
         """Let a halted run go on without `tools` (default: the one that it halted at): the fallback of `on_loop`."""

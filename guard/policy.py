@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from guard.finding import Detector
 from guard.ladder import Ladder
@@ -319,7 +319,7 @@ def classify_error(code: str, retryable: bool | None, traits: ToolTraits) -> Err
     return ErrorClass.UNKNOWN
 
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound="ToolTraits | Budget | Ladders | GuardPolicy")
 _ENUMS: Final[dict[str, type[Enum]]] = {
     "counting": Counting,
     "mode": Mode,
@@ -333,8 +333,8 @@ _TUPLES: Final = frozenset({"ignore_args", "number_args", "volatile_result", "re
 
 
 def _from_mapping(kind: type[_T], entries: Mapping[str, object], what: str) -> _T:
-    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    values: dict[str, object] = {}
+    names = [f.name for f in fields(kind)]
+    values: dict[str, Any] = {}
     for name, entry in entries.items():
         if name not in names:
             near = get_close_matches(str(name), names, 1)

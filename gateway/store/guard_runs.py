@@ -195,6 +195,19 @@ def definition_of(connection: Connection, run_id: str) -> Mapping[str, Any]:
     return definition
 
 
+def known_tools(connection: Connection, run_id: str) -> tuple[str, ...]:
+    """The tools that the run declared, and those that it asked about; none where it declared none, so that any may exist."""
+    declared = definition_of(connection, run_id)["tools"]
+    if not declared:
+        return ()
+    asked = sa.select(guard_decisions.c.tool).where(
+        guard_decisions.c.run_id == run_id, guard_decisions.c.phase == Kind.BEFORE.value
+    )
+    return tuple(
+        dict.fromkeys([*declared, *connection.execute(asked.distinct().order_by(guard_decisions.c.tool)).scalars()])
+    )
+
+
 def save(
     connection: Connection,
     before: RunRow,

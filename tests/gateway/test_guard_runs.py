@@ -480,7 +480,8 @@ def test_an_error_that_halts_closes_the_other_calls_of_its_message(caller: httpx
 
 
 def test_the_budget_is_that_of_the_run(caller: httpx.Client, name: str) -> None:
-    run = opened(caller, name=name, tools=READ, budget={"max_steps": 2, "max_cost": "0.50"})
+    tools = {**READ, "save": ToolTraits(Effect.MUTATING)}
+    run = opened(caller, name=name, tools=tools, budget={"max_steps": 2, "max_cost": "0.50"})
     for number in (1, 2):
         assert run.before(look(number, at=f"p{number}"))["execute"]
         run.after(f"c{number}", Outcome.ok(number, cost=0.1))
@@ -494,6 +495,27 @@ def test_the_budget_is_that_of_the_run(caller: httpx.Client, name: str) -> None:
     assert resumed["messages_to_append"] == [{"role": "user", "content": "One more, then answer."}]
     assert run.before(look(4, at="p4"))["execute"]
     assert run.before(look(5, at="p5"))["action"] == "halt"
+
+
+def test_banning_a_tool_that_the_run_does_not_have_is_refused_with_those_that_it_has(
+    caller: httpx.Client, name: str
+) -> None:
+    run = opened(caller, name=name, tools={**READ, "save": ToolTraits(Effect.MUTATING)})
+    run.both(ToolCall("undeclared", {}, call_id="c0"), SAME)
+    halted(run)
+    refused = run.post("resume", {"ban_tools": ["undeclared", "lock"]})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == "/ban_tools/1"
+    assert error["detail"] == "There is no tool 'lock' here; there are: look, save, undeclared."
+    assert run.get()["status"] == "halted"
+    assert good(run.post("resume", {"ban_tools": ["undeclared", "look"]}))["banned_tools"] == ["undeclared", "look"]
+
+
+def test_a_run_that_declared_no_tools_may_ban_any(caller: httpx.Client, name: str) -> None:
+    run = opened(caller, name=name, policy={"undeclared_effect": "read"})
+    halted(run)
+    assert good(run.post("resume", {"ban_tools": ["anything"]}))["banned_tools"] == ["anything"]
 
 
 def test_the_policy_is_that_of_the_run_and_has_a_name(caller: httpx.Client, name: str) -> None:

@@ -264,3 +264,13 @@ def test_a_cancelled_run_refuses_and_cannot_be_resumed() -> None:
     assert not decision.is_resumable
     guard.resume()
     assert guard.before(ToolCall("look", {})).action is HALT
+
+
+def test_a_ban_on_a_tool_that_nobody_knows_is_told() -> None:
+    guard = Guard(tools={"look": ToolTraits(Effect.READ_ONLY)})
+    guard.before(ToolCall("ocr", {}, call_id="c1"))
+    assert guard.known_tools == ("look", "ocr")
+    resumed = guard.resume(ban_tools=["look", "ocr", "lock"])
+    assert resumed.unknown_tools == ("lock",)
+    assert resumed.banned_tools == ("look", "ocr", "lock")
+    assert guard.resume(ban_tools=["lock"]).unknown_tools == ("lock",)
