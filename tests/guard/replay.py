@@ -53,8 +53,10 @@ class Replayed:
         return max(self.levels, key=lambda level: level.severity)
 
 
-def replay(case: Mapping[str, Any], policy: GuardPolicy | None = None) -> Replayed:
-    tools = traits_of(case)
+def replay(
+    case: Mapping[str, Any], policy: GuardPolicy | None = None, *, tools: Mapping[str, ToolTraits] | None = None
+) -> Replayed:
+    tools = traits_of(case) if tools is None else tools
     guard = Guard(policy, tools=tools)
     replayed = Replayed()
     for number, recorded in enumerate(case["calls"], 1):

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from guard import Counting, GuardAction, GuardPolicy
-from tests.guard.replay import load_cases, misses, replay
+from tests.guard.replay import load_cases, misses, replay, traits_of
 
 CASES = load_cases("loops.jsonl", "recorded.jsonl")
 
-UNMET = {
-    # Each write has a new text, succeeds, and answers with a new version number: by result and arguments it is progress.
-    # Only a declared number of writes a task, or a comparison of texts, would stop it.
-    "rec-s31",
-}
+# Each write has a new text, succeeds, and answers with a new version number: by result and arguments it is progress.
+HARD = [case for case in CASES if case.get("stretch")]
 
 
-def _param(case: dict[str, Any]) -> Any:
-    marks = [pytest.mark.xfail(strict=True, reason="known to be hard")] if case["id"] in UNMET else []
-    return pytest.param(case, id=case["id"], marks=marks)
-
-
-@pytest.mark.parametrize("case", [_param(case) for case in CASES])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in HARD], ids=lambda case: str(case["id"]))
 def test_case_is_met(case: dict[str, Any]) -> None:
     assert list(misses(case, replay(case))) == []
 
 
-def test_only_the_case_that_is_known_to_be_hard_is_unmet() -> None:
-    assert {case["id"] for case in CASES if case.get("stretch")} == UNMET
+def test_new_texts_without_end_are_stopped_where_the_tool_declares_how_often_it_writes() -> None:
+    (case,) = HARD
+    assert list(misses(case, replay(case))) != []
+    declared = {name: replace(traits, max_writes=3) for name, traits in traits_of(case).items()}
+    assert list(misses(case, replay(case, tools=declared))) == []
 
 
 def test_the_plain_ladder_disturbs_honest_work_that_the_default_leaves_alone() -> None:
