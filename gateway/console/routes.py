@@ -14,7 +14,9 @@ from gateway.api.sessions import safe_next
 from gateway.console.access import form_of
 from gateway.console.lookers import Lookers
 from gateway.console.pages import STATIC, see_other
+from gateway.console.routes_groups import GroupPages
 from gateway.console.routes_items import ItemPages
+from gateway.console.routes_overview import OverviewPages
 from gateway.console.routes_queue import QueuePages
 from gateway.console.routes_review import ReviewPages
 from gateway.console.serving import Backstage, ConsoleRoute
@@ -39,7 +41,9 @@ class ConsoleRoutes:
         router.add_api_route("/preferences", self.preferences, methods=["POST"])
         QueuePages(self._backstage).add_to(router)
         ReviewPages(self._backstage, self._lookers).add_to(router)
+        GroupPages(self._backstage).add_to(router)
         ItemPages(self._backstage).add_to(router)
+        OverviewPages(self._backstage).add_to(router)
         return router
 
     async def root(self, request: Request) -> Response:

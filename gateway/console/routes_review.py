@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.problems import ApiProblem, not_found
-from gateway.console import casefile, choices, notices, suggestion, words
+from gateway.console import casefile, choices, notices, words
 from gateway.console.access import form_of
 from gateway.console.casefile import CaseFile
 from gateway.console.decisions import FormProblem, decision_of
@@ -26,11 +26,14 @@ from gateway.console.pages import rendered, see_other, wants_json
 from gateway.console.routes_queue import group_of, why_of
 from gateway.console.serving import Backstage
 from gateway.console.visit import Visit, visit_of
-from gateway.escalation import EscalationRecord, EscalationStatus, allowed_actions
+from gateway.escalation import Action, EscalationRecord, EscalationStatus, allowed_actions
 from gateway.resolution import ItemMoved, NotAllowed
-from gateway.review import deciding
+from gateway.review import bulk, deciding, past, reopening
 from gateway.review import queue as review
-from gateway.review.errors import LeaseLost, ReviewError, StaleVersion
+from gateway.review.bulk import BulkAnswer, Fate
+from gateway.review.errors import NotReversible, ReviewError, StaleVersion
+from gateway.review.suggestion import Past, suggest
+from gateway.store import escalation_figures as figures
 from gateway.store import escalation_rows as store
 from gateway.store import review_view
 
@@ -76,6 +79,7 @@ class ReviewPages:
             ("decide", self.decide),
             ("undo", self.undo),
             ("note", self.note),
+            ("reopen", self.reopen),
         ):
             router.add_api_route(f"/review/{{case_id}}/{name}", handler, methods=["POST"])
 
@@ -127,10 +131,11 @@ class ReviewPages:
         record, say = case.record, visit.say
         ways = choices.choices_for([action.value for action in allowed_actions(record)], say)
         numbered, others = choices.split(ways)
-        outcomes = review_view.last_outcomes(connection, tenant=visit.tenant, group=group_of(record))
-        suggested = suggestion.suggested(record, case.item, outcomes, [way.value for way in ways], say)
+        group = group_of(record)
+        last = past.of_groups(connection, [group]).get(group, [])
+        suggested = suggested_choice(record, last, [way.value for way in ways], visit)
         around = review_view.neighbours(connection, record)
-        open_cases = review_view.open_in_group(connection, tenant=visit.tenant, group=group_of(record))
+        waiting = figures.of_groups(connection, [group])[group].to_decide
         resolution = record.resolution or {}
         return {
             "case": case,
@@ -146,7 +151,7 @@ class ReviewPages:
             "tools": _tools(case),
             "decision_key": (form or {}).get("key") or f"console-{secrets.token_urlsafe(12)}",
             "decided_name": choices.name_of(resolution.get("action"), resolution.get("route"), say),
-            "group": _group_line(record, len(open_cases), outcomes, visit),
+            "group": _group_line(record, waiting, last, visit),
             "next_url": around.next and f"/console/review/{around.next}",
             "previous_url": around.previous and f"/console/review/{around.previous}",
             "timeline_url": casefile.timeline_url(record),
@@ -154,7 +159,7 @@ class ReviewPages:
             "lookers": self._lookers.others(case_id, visit.name),
             "toast": _toast(connection, visit),
             "standing": notices.standing(
-                record, visit, is_held_by_other=case.is_held and not case.is_mine, can_reopen=False
+                record, visit, is_held_by_other=case.is_held and not case.is_mine, can_reopen=visit.can_review
             ),
         }
 
@@ -227,6 +232,25 @@ class ReviewPages:
             )
         return await self._here(visit, case_id)
 
+    async def reopen(self, case_id: str, request: Request) -> Response:
+        """Take up a decided case again, with a reason; where that cannot be undone any more, say why."""
+        visit = visit_of(request)
+        visit.require_reviewer()
+        reason = form_of(request).get("reason", "").strip()[:500]
+        if not reason:
+            notice = Notice("bad", visit.say("Nothing was sent."), visit.say("Write why it is to be opened again."))
+            return await self._explained(visit, case_id, notice, 422)
+        try:
+            record = await run_in_threadpool(
+                lambda: reopening.reopen(self._backstage.services, visit.desk, case_id, reason=reason)
+            )
+        except NotReversible as error:
+            notice = Notice("warn", visit.say("It cannot be opened again."), error.public, is_locking=True)
+            return await self._explained(visit, case_id, notice, 409)
+        except ReviewError as error:
+            return await self._refused(visit, case_id, error)
+        return _led(visit, f"/console/review/{record.id}")
+
     async def decide(self, case_id: str, request: Request) -> Response:
         """Decide. Whoever has not taken the case takes it with the decision; nobody's case is taken from them."""
         visit = visit_of(request)
@@ -241,17 +265,33 @@ class ReviewPages:
             return await self._explained(visit, case_id, notice, 422, form)
         except ItemMoved:
             return await self._explained(visit, case_id, notices.withdrawn(visit), 409, form)
+        if isinstance(done, BulkAnswer):
+            record = await run_in_threadpool(review.case, self._backstage.services, visit.desk, case_id)
+            return _led(visit, f"/console/groups/{group_of(record)}?{told(done)}")
         around = await self._backstage.read(lambda connection: review_view.neighbours(connection, done.record))
         target = f"/console/review/{around.next}" if around.next else "/console/"
         return _led(visit, f"{target}?sent={case_id}")
 
-    def _decide(self, visit: Visit, case_id: str, form: ImmutableMultiDict[str, str]) -> deciding.Decided:
+    def _decide(
+        self, visit: Visit, case_id: str, form: ImmutableMultiDict[str, str]
+    ) -> deciding.Decided | BulkAnswer:
         services, desk = self._backstage.services, visit.desk
         seen = form.get("version", "")
         if not seen.isdecimal() or len(seen) > 9:
             raise ApiProblem("invalid_request", "The form lacks the version of the case.")
         before = review.case(services, desk, case_id)
         version, token = int(seen), "none"
+        whole = form.get("whole_group", "")
+        if whole.isdecimal() and len(whole) < 6:
+            return bulk.decide_group(
+                services,
+                desk,
+                group_of(before),
+                decision_of(form, form.getlist("ban_tools"), before, token, visit.say),
+                expected_count=int(whole),
+                key=form.get("key") or None,
+                undo_ms=UNDO_MS,
+            )
         if before.status in {EscalationStatus.OPEN, EscalationStatus.CLAIMED}:
             decision_of(form, form.getlist("ban_tools"), before, token, visit.say)  # a form that is not right takes nothing
             if before.version != version:
@@ -312,6 +352,12 @@ class ReviewPages:
         return JSONResponse({**pieces, "locks": notice.is_locking}, status_code=status)
 
 
+def told(answer: BulkAnswer) -> str:
+    """What became of a decision on several cases, as the query of the page that tells it."""
+    decided = answer.count(Fate.DECIDED)
+    return f"decided={decided}&left={len(answer.results) - decided}"
+
+
 def _led(visit: Visit, location: str) -> Response:
     return JSONResponse({"location": location}) if wants_json(visit.request) else see_other(location)
 
@@ -335,12 +381,30 @@ def _tools(case: CaseFile) -> list[str]:
     return list(dict.fromkeys([*first, *called]))[:4]
 
 
-def _group_line(
-    record: EscalationRecord, count: int, outcomes: Sequence[review_view.Outcome], visit: Visit
-) -> GroupLine | None:
-    if count <= 1 and not outcomes:
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """The choice that is made beforehand, and why; no value where nothing can be chosen."""
+
+    value: str | None
+    reason: str | None
+
+
+def suggested_choice(record: EscalationRecord, last: Sequence[Past], possible: Sequence[str], visit: Visit) -> Suggested:
+    """What the queue suggests, as a choice of the form; else the first that is possible, without a reason."""
+    found = suggest(
+        last, allowed=allowed_actions(record), reason=record.reason, came_back_after=record.came_back_after
+    )
+    if found is not None:
+        value = found.route if found.action is Action.REROUTE else found.action.value
+        if value in possible:
+            return Suggested(value, found.reason.get(visit.language) or found.reason.get("en"))
+    return Suggested(next(iter(possible), None), None)
+
+
+def _group_line(record: EscalationRecord, count: int, last: Sequence[Past], visit: Visit) -> GroupLine | None:
+    if count <= 1 and not last:
         return None
-    named = Counter(choices.name_of(each.action, each.route, visit.say) for each in outcomes)
+    named = Counter(choices.name_of(each.action, each.route, visit.say) for each in last)
     return GroupLine(group_of(record), count, named.most_common(3))
 
 
@@ -353,5 +417,3 @@ def _toast(connection: Connection, visit: Visit) -> Toast | None:
     about = words.short(record.id)
     return Toast(record.id, name, about, record.apply_ms if record.is_pending else None)
 
-
-__all__ = ["LeaseLost", "ReviewPages", "UNDO_MS"]

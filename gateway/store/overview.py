@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from gateway.escalation import EscalationStatus
+from gateway.escalation import TIMEOUT_ACTOR, EscalationStatus
 from gateway.store.engine import database_now_ms
-from gateway.store.tables import escalations
+from gateway.store.tables import escalations, items
 
+_DAY_MS = 86_400_000
 _WAITING_FOR_US = (EscalationStatus.OPEN.value, EscalationStatus.CLAIMED.value)
 
 
@@ -97,3 +100,155 @@ def group_sizes(connection: Connection, *, tenant: str, groups: Sequence[str]) -
         .group_by(escalations.c.group_id)
     )
     return {str(key): int(count) for key, count in rows}
+
+
+# --- what the service did over a time ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """What was not spent."""
+
+    guard_calls: int
+    """Calls that the guard refused, or that a halted run still had in its budget."""
+    guard_cost: Decimal
+    """Of those calls, by what a request of the same run cost on average: a reckoning, no bill."""
+    edge_items: int
+    """Items that never reached an agent, or only without tools."""
+    edge_cost: Decimal
+    """Of a typical run on each of those."""
+    spent: Decimal
+    items: int
+
+
+def avoided(connection: Connection, *, tenant: str, since_ms: int) -> Avoided:
+    """Calls and money that were not spent on items of this time."""
+    usage, decision = items.c.usage, items.c.decision
+    is_ours = (items.c.tenant == tenant, items.c.created_ms >= since_ms)
+    rows = connection.execute(
+        sa.select(
+            usage["avoided_calls"].as_integer(),
+            usage["model_calls"].as_integer(),
+            usage["cost"].as_string(),
+        ).where(*is_ours, usage["model_calls"].as_integer() > 0)
+    ).all()
+    guard_calls = sum(int(row[0] or 0) for row in rows)
+    guard_cost = sum((Decimal(row[2] or "0") / row[1] * int(row[0] or 0) for row in rows), Decimal(0))
+    saved = connection.execute(
+        sa.select(decision["saved"]["cost"].as_string()).where(
+            *is_ours, items.c.status.in_(["rejected", "succeeded", "ready"]), decision.is_not(None)
+        )
+    ).scalars()
+    edge = [Decimal(value) for value in saved if value is not None]
+    total = connection.execute(sa.select(sa.func.count()).select_from(items).where(*is_ours)).scalar_one()
+    spent = sum((Decimal(row[2] or "0") for row in rows), Decimal(0))
+    return Avoided(guard_calls, guard_cost, len(edge), sum(edge, Decimal(0)), spent, int(total))
+
+
+def refusals(connection: Connection, *, tenant: str, since_ms: int, most: int = 8) -> list[Facet]:
+    """Why items were refused, the commonest first."""
+    rows = connection.execute(
+        sa.select(items.c.reason, sa.func.count())
+        .where(items.c.tenant == tenant, items.c.created_ms >= since_ms, items.c.status == "rejected")
+        .group_by(items.c.reason)
+        .order_by(sa.func.count().desc(), items.c.reason)
+        .limit(most)
+    )
+    return [Facet(str(reason or "unknown"), int(count)) for reason, count in rows]
+
+
+def stops(connection: Connection, *, tenant: str, since_ms: int, most: int = 8) -> list[Facet]:
+    """Why runs were stopped and a person asked, the commonest first."""
+    rows = connection.execute(
+        sa.select(escalations.c.reason, sa.func.count())
+        .where(escalations.c.tenant == tenant, escalations.c.created_ms >= since_ms)
+        .group_by(escalations.c.reason)
+        .order_by(sa.func.count().desc(), escalations.c.reason)
+        .limit(most)
+    )
+    return [Facet(str(reason), int(count)) for reason, count in rows]
+
+
+def open_ages(connection: Connection, *, tenant: str) -> list[int]:
+    """How long each open case has waited, in milliseconds, the longest first."""
+    rows = connection.execute(
+        sa.select(database_now_ms() - escalations.c.created_ms)
+        .where(escalations.c.tenant == tenant, escalations.c.status.in_(_WAITING_FOR_US))
+        .order_by(escalations.c.created_ms)
+        .limit(5_000)
+    ).scalars()
+    return [int(age) for age in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How people decided in a time."""
+
+    to_claim_ms: Sequence[int]
+    to_decide_ms: Sequence[int]
+    by_action: Sequence[Facet]
+    timed_out: int
+    """Closed because nobody answered; nobody's decision."""
+
+
+def decisions(connection: Connection, *, tenant: str, since_ms: int) -> Decisions:
+    """Times to claim and to decide, and what was decided."""
+    columns = escalations.c
+    rows = connection.execute(
+        sa.select(columns.created_ms, columns.claimed_ms, columns.decided_ms, columns.decided_action, columns.resolution)
+        .where(
+            columns.tenant == tenant,
+            columns.decided_ms >= since_ms,
+            columns.decided_by.is_not(None),
+            columns.decided_by != TIMEOUT_ACTOR,
+        )
+        .order_by(columns.decided_ms.desc())
+        .limit(5_000)
+    ).all()
+    timed_out = connection.execute(
+        sa.select(sa.func.count())
+        .select_from(escalations)
+        .where(columns.tenant == tenant, columns.status == EscalationStatus.EXPIRED.value, columns.updated_ms >= since_ms)
+    ).scalar_one()
+    named = Counter((row.resolution or {}).get("route") or row.decided_action for row in rows)
+    return Decisions(
+        to_claim_ms=[row.claimed_ms - row.created_ms for row in rows if row.claimed_ms is not None],
+        to_decide_ms=[row.decided_ms - row.created_ms for row in rows],
+        by_action=[Facet(str(name), count) for name, count in named.most_common(8)],
+        timed_out=int(timed_out),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Items of one UTC day."""
+
+    at_ms: int
+    accepted: int
+    refused: int
+    asked: int
+    """Of them, those for which a person was asked."""
+
+
+def days(connection: Connection, *, tenant: str, since_ms: int) -> list[Day]:
+    """Day by day, the oldest first; days without an item are there too."""
+    bucket = sa.cast(items.c.created_ms / _DAY_MS, sa.BigInteger)
+    rows = connection.execute(
+        sa.select(
+            bucket,
+            sa.func.count(),
+            _count(items.c.status == "rejected"),
+            _count(sa.exists().where(escalations.c.item_id == items.c.id)),
+        )
+        .where(items.c.tenant == tenant, items.c.created_ms >= since_ms)
+        .group_by(bucket)
+    ).all()
+    found = {int(row[0]): row for row in rows}
+    now = int(connection.execute(sa.select(database_now_ms())).scalar_one())
+    listed = []
+    for day in range(since_ms // _DAY_MS, now // _DAY_MS + 1):
+        row = found.get(day)
+        total, refused, asked = (0, 0, 0) if row is None else (int(row[1]), int(row[2]), int(row[3]))
+        listed.append(Day(day * _DAY_MS, total - refused, refused, asked))
+    return listed
+

@@ -1,4 +1,4 @@
-"""What a reviewer sees beside a case: its neighbours in the queue, and what became of others of its group."""
+"""What a reviewer sees beside a case: its neighbours in the queue, and the others of its group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from gateway.escalation import EscalationRecord
-from gateway.store.engine import database_now_ms
 from gateway.store.escalation_rows import UNDECIDED_VALUES, is_free, record_of
 from gateway.store.tables import escalations
 
@@ -40,37 +39,6 @@ def neighbours(connection: Connection, record: EscalationRecord) -> Neighbours:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A decision that was taken on a case of a group."""
-
-    case_id: str
-    action: str
-    route: str | None
-    by: str
-    at_ms: int
-
-
-def last_outcomes(connection: Connection, *, tenant: str, group: str, most: int = 5) -> Sequence[Outcome]:
-    """The newest decisions in a group, newest first. What happened because nobody answered is none."""
-    columns = escalations.c
-    rows = connection.execute(
-        sa.select(columns.id, columns.decided_action, columns.resolution, columns.decided_by, columns.decided_ms)
-        .where(
-            columns.tenant == tenant,
-            columns.group_id == group,
-            columns.decided_action.is_not(None),
-            columns.decided_by != "system:timeout",
-        )
-        .order_by(columns.decided_ms.desc(), columns.id.desc())
-        .limit(most)
-    )
-    return [
-        Outcome(row.id, row.decided_action, (row.resolution or {}).get("route"), row.decided_by or "", row.decided_ms or 0)
-        for row in rows
-    ]
-
-
 def open_in_group(connection: Connection, *, tenant: str, group: str, most: int = 200) -> Sequence[EscalationRecord]:
     """The undecided cases of a group, the soonest due first."""
     rows = connection.execute(
@@ -84,9 +52,3 @@ def open_in_group(connection: Connection, *, tenant: str, group: str, most: int 
         .limit(most)
     )
     return [record_of(row) for row in rows]
-
-
-def is_live(record: EscalationRecord, connection: Connection) -> bool:
-    """Whether somebody's lease on the case is alive."""
-    now = connection.execute(sa.select(database_now_ms())).scalar_one()
-    return (record.lease_expires_ms or 0) > int(now)
