@@ -5,116 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.ids import new_id
-from gateway.item import Mode, Status
 from gateway.store import escalations as case_store
-from gateway.store import items as item_store
 from gateway.store.engine import Database
-from gateway.store.items import NewItem
 from tests.gateway.conftest import store_key
 from tests.gateway.model_stub import COPY
+from tests.gateway.queue_client import HOUR_MS, Queue, refused
 from tests.gateway.running import Service, bearer, until
-
-HOUR_MS = 3_600_000
-
-
-@dataclass
-class Queue:
-    """The queue of a tenant of its own."""
-
-    service: Service
-    tenant: str
-    key: str
-    client: httpx.Client
-
-    def raised(
-        self,
-        *,
-        reason: str = "repeated_tool_calls",
-        tool: str | None = "ocr_extract",
-        due_ms: int = HOUR_MS,
-        can_resume: bool = True,
-    ) -> str:
-        """A case on an item of its own; gives the case's id."""
-        database = Database(f"sqlite:///{self.service.data_dir / 'sluicegate.db'}")
-        packet = {"question": "How should the run go on?", "evidence": [1], "resume_point": 5 if can_resume else None}
-
-        def write(connection: Any) -> str:
-            at_ms = item_store.now_ms(connection)
-            item = item_store.insert(connection, _new_item(self.tenant, at_ms), actor="test", at_ms=at_ms)
-            lease = item_store.claim(connection, item.id, owner="test", lease_ms=60_000)
-            assert lease is not None
-            case = case_store.raise_case(
-                connection,
-                case_store.NewEscalation(
-                    tenant=self.tenant, item_id=item.id, attempt=1, profile="product-copy", reason=reason, tool=tool,
-                    packet=packet, due_after_ms=due_ms, expires_after_ms=72 * HOUR_MS,
-                ),
-            )  # fmt: skip
-            moved = item_store.transition(
-                connection, item.id, expected=(Status.INSPECTING,), to=Status.AWAITING_HUMAN, actor="test",
-                fence=lease.fence, reason=reason, values={"escalation_id": case, "route": "agent"},
-            )  # fmt: skip
-            assert moved is not None
-            return case
-
-        case = database.transact(write)
-        database.close()
-        return case
-
-    def get(self, case: str) -> dict[str, Any]:
-        answer = self.client.get(f"/v1/escalations/{case}")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def item(self, case: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/v1/items/{self.get(case)['item']}").json()
-        return found
-
-    def listed(self, **query: Any) -> list[str]:
-        answer = self.client.get("/v1/escalations", params=query)
-        assert answer.status_code == 200, answer.text
-        return [case["id"] for case in answer.json()["escalations"]]
-
-    def post(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.post(f"/v1/escalations/{path}", json=body or {}, headers=named)
-
-    def claimed(self, case: str, **body: Any) -> tuple[str, str]:
-        """Lease token and ETag."""
-        answer = self.post(f"{case}/claim", body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["lease"]["token"], answer.headers["ETag"]
-
-
-def _new_item(tenant: str, at_ms: int) -> NewItem:
-    item_id = new_id("itm", now_ms=at_ms)
-    return NewItem(
-        id=item_id, tenant=tenant, external_id=None, mode=Mode.GENERATE, profile="product-copy", profile_version="pv_1",
-        ruleset="rs_1", submission={"title": item_id}, notes=(), content_key=item_id, duplicate_of=None,
-        retention_ms=HOUR_MS, files=(),
-    )  # fmt: skip
 
 
 @pytest.fixture
 def queue(api: Service, name: str) -> Iterator[Queue]:
     key = store_key(api, name)
+    database = Database(f"sqlite:///{api.data_dir / 'sluicegate.db'}")
     with api.client(headers=bearer(key)) as client:
-        yield Queue(api, name, key, client)
-
-
-def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert (answer.status_code, answer.json().get("code")) == (status, code), answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    found: dict[str, Any] = answer.json()
-    return found
+        yield Queue(api, name, key, client, database)
+    database.close()
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
