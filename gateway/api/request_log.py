@@ -26,6 +26,8 @@ def log_request(scope: Scope, status: int | None, seconds: float) -> None:
         path=path[:200],
         status=status,
         ms=round(seconds * 1000, 1),
-        **({} if principal is None else {"tenant": principal.tenant, "actor": principal.actor}),
-        **scope.get("path_params", {}),
+        **{
+            **scope.get("path_params", {}),
+            **({} if principal is None else {"tenant": principal.tenant, "actor": principal.actor}),
+        },
     )
