@@ -200,7 +200,7 @@ class AgentRun:
     def _finish_model(self, row: StepRow, outcome: Mapping[str, Any], *, input_tokens: int, output_tokens: int) -> None:
         input_tokens, output_tokens = _counted(input_tokens), _counted(output_tokens)
         cost = self.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
-        self.guard.charge(tokens=input_tokens + output_tokens, cost=float(cost), now=time.time())
+        self.guard.charge(tokens=input_tokens + output_tokens, cost=float(cost), now=self.journal.now())
         assert self.guard.last_record is not None
         metrics.model_requests.labels(str(outcome.get("error", "ok"))).inc()
         metrics.model_tokens.labels("input").inc(input_tokens)
@@ -238,14 +238,14 @@ class AgentRun:
 
     def _begin_pause(self) -> None:
         """From here on time is not the item's."""
-        self.guard.pause(now=time.time())
+        self.guard.pause(now=self.journal.now())
         assert self.guard.last_record is not None
         self.journal.record(StepKind.CONTROL, {"control": "pause", "records": as_stored([self.guard.last_record])})
 
     def _end_pause(self) -> None:
         controls = (row.intent.get("control") for row in reversed(self.journal.current) if row.kind is StepKind.CONTROL)
         if next((control for control in controls if control in {"pause", "unpause"}), None) == "pause":
-            self.guard.unpause(now=time.time())
+            self.guard.unpause(now=self.journal.now())
             assert self.guard.last_record is not None
             self.journal.record(
                 StepKind.CONTROL, {"control": "unpause", "records": as_stored([self.guard.last_record])}
@@ -286,7 +286,7 @@ class AgentRun:
             self._execute(pending.part, self.journal.begin(StepKind.TOOL, _granted_intent(pending, turn)))
             return
         call = _guard_call(pending.part, turn)
-        decision = self.guard.before(call, now=time.time())
+        decision = self.guard.before(call, now=self.journal.now())
         self._count(decision)
         assert self.guard.last_record is not None
         intent = {
@@ -313,7 +313,7 @@ class AgentRun:
         result, failure = self._run_tool(part)
         outcome = _outcome(result, failure, ms=(time.monotonic() - started) * 1000)
         call = _guard_call(part, row.intent["turn"])
-        decision = self.guard.after(call, outcome, step=row.intent["step"], now=time.time())
+        decision = self.guard.after(call, outcome, step=row.intent["step"], now=self.journal.now())
         self._count(decision)
         assert self.guard.last_record is not None
         content = _content(part.tool_name, result, failure, (row.intent.get("append"), decision.append))
@@ -423,7 +423,7 @@ class AgentRun:
         if halted is not None and halted.traits.group == VISION_GROUP:
             closed |= {other.name for other in self.tools.values() if other.traits.group == VISION_GROUP}
         closed.discard("save_copy")
-        self.guard.fall_back(sorted(closed), now=time.time())
+        self.guard.fall_back(sorted(closed), now=self.journal.now())
         assert self.guard.last_record is not None
         self.journal.record(
             StepKind.CONTROL,

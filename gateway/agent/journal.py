@@ -18,7 +18,7 @@ from gateway.budgets import Purse
 from gateway.escalation import APPROVAL_NEEDED
 from gateway.item import Effect, Item, Lease, StaleLease, Usage
 from gateway.settings import money
-from gateway.store import budgets, effects, steps, switches
+from gateway.store import budgets, effects, items, steps, switches
 from gateway.store.budgets import BudgetExhausted
 from gateway.store.engine import Database
 from gateway.store.steps import StepKind, StepRow
@@ -37,12 +37,30 @@ class Journal:
     rows: list[StepRow] = field(default_factory=list)
     purse: Purse | None = None
     """Pays for requests to the model; None where nobody counts."""
+    waited_s: float = 0.0
+    """Spent in the queue since the attempt began, or since a person let it go on: no part of its time budget."""
 
     @classmethod
     def open(cls, database: Database, lease: Lease, item: Item, *, purse: Purse | None = None) -> Journal:
         """The journal as the last worker left it."""
         with database.read() as connection:
-            return cls(database, lease, item.attempt, steps.all_of(connection, item.id), purse)
+            journal = cls(database, lease, item.attempt, steps.all_of(connection, item.id), purse)
+            waited_ms = items.waited_ms(connection, item.id, since_ms=journal._resumed_ms())
+        journal.waited_s = waited_ms / 1000
+        return journal
+
+    def now(self) -> float:
+        """Unix seconds of a clock that stands still while the item waits, so that lost workers cost it no time but their own."""
+        return time.time() - self.waited_s
+
+    def _resumed_ms(self) -> int:
+        """When a person last let the run go on: whoever did so read the clock on the wall."""
+        resumed = (
+            row.intent_ms
+            for row in reversed(self.current)
+            if row.kind is StepKind.CONTROL and row.intent.get("control") == "resume"
+        )
+        return next(resumed, 0)
 
     @property
     def current(self) -> list[StepRow]:

@@ -575,6 +575,17 @@ def history_of(connection: Connection, item_id: str) -> list[sa.Row[Any]]:
     return list(connection.execute(sa.select(history).where(history.c.item_id == item_id).order_by(history.c.id)))
 
 
+def waited_ms(connection: Connection, item_id: str, *, since_ms: int) -> int:
+    """How long an item has waited in the queue since then, all times together: nobody was at work on it meanwhile."""
+    waited, queued_ms = 0, None
+    for row in history_of(connection, item_id):
+        if queued_ms is not None:
+            waited += row.at_ms - queued_ms
+        is_waiting = row.to_status == CLAIMABLE.value and row.at_ms >= since_ms
+        queued_ms = row.at_ms if is_waiting else None
+    return waited
+
+
 def _record(
     connection: Connection,
     item_id: str,

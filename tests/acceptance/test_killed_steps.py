@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -27,6 +29,7 @@ from gateway.store.engine import Database
 from gateway.store.escalations import CaseFilter
 from gateway.store.items import NewItem
 from gateway.store.steps import StepKind, StepRow
+from gateway.store.tables import history
 from gateway.store.tables import items as items_table
 from gateway.wiring import Services, open_services
 from gateway.work.sweeper import MAX_LOST_CLAIMS, sweep
@@ -285,6 +288,22 @@ def _executions(run: Run) -> Counter[str]:
         if row.kind is StepKind.TOOL and row.intent["execute"]:
             counted[row.intent["tool"]] += row.executions
     return counted
+
+
+def test_time_in_the_queue_is_no_part_of_the_time_budget(
+    services: Services, model: TalkingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title = "long wait"
+    model.plays(title, finishes)
+    run = Run(services, title)
+    run.work((6, False))
+    waited_s = 10 * services.profiles["product-copy"].budget.max_seconds
+    lost = history.update().where(history.c.item_id == run.item_id, history.c.reason == "worker_lost")
+    run._calmly(lambda connection: connection.execute(lost.values(at_ms=history.c.at_ms - 1000 * waited_s)))
+    later = SimpleNamespace(time=lambda: time.time() + waited_s, time_ns=time.time_ns)
+    monkeypatch.setattr("gateway.agent.journal.time", later)
+    run.work_to_the_end()
+    assert (run.item().status, run.cases()) == (Status.SUCCEEDED, [])
 
 
 def test_request_that_kills_every_worker_goes_to_a_person_after_three(services: Services, model: TalkingModel) -> None:

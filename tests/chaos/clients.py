@@ -15,7 +15,7 @@ from tests import media
 from tests.chaos.ledger import Book
 from tests.chaos.plan import Kind, Product
 
-_SENDERS = 6
+_SENDERS = 12
 _PATIENCE_S = 10.0
 _LEAST_AGAIN_S, _MOST_AGAIN_S = 0.1, 2.0
 _COME_AGAIN = frozenset({409, 429, 502, 503, 507})

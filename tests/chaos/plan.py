@@ -78,7 +78,7 @@ class Plan:
     kills: tuple[Kill, ...]
 
 
-_SHARES = {Kind.TITLE: 40, Kind.DOCUMENT: 25, Kind.PHOTO: 10, Kind.REFUSED: 20, Kind.STUBBORN: 5}
+_SHARES = {Kind.TITLE: 45, Kind.DOCUMENT: 20, Kind.PHOTO: 4, Kind.REFUSED: 27, Kind.STUBBORN: 4}
 _BAGS = {
     Dispatch.EMBEDDED: (
         *(Target.WORKER,) * 3, *(Target.API,) * 2, *(Target.DECODER,) * 2, Target.SUPERVISOR, Target.ALL,

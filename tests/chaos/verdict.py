@@ -163,7 +163,7 @@ def _judge_item(item: Seen, kind: Kind, requests: int, verdict: Verdict) -> None
     verdict.extra_calls += extra
     if extra > item.ended_leases:
         verdict.overpaid.append(f"{item.marker}: {item.id}, {requests} requests, {item.ended_leases} workers lost")
-    if requests > item.model_calls:
+    if item.status in AT_REST and requests > item.model_calls:
         verdict.unaccounted.append(f"{item.marker}: {item.id}, {requests} requests, {item.model_calls} counted")
     if item.status == "succeeded" and requests < REQUESTS_WITHOUT_KILLS[kind]:
         verdict.wrong.append(f"{item.marker}: {item.id} succeeded with {requests} requests")
