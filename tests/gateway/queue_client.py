@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from gateway.item import Mode, Status
 from gateway.profiles import load_profiles
 from gateway.store import escalations as case_store
 from gateway.store import items as item_store
+from gateway.store import keys
 from gateway.store.engine import Database
 from gateway.store.items import NewItem
-from tests.gateway.running import Service
+from tests.gateway.running import Service, bearer
 
 HOUR_MS = 3_600_000
 
@@ -151,6 +153,18 @@ class Queue:
                 return found
             found += [event for event in page["events"] if event["resource"] == resource]
             after = page["after"]
+
+
+@contextlib.contextmanager
+def queue_of(service: Service, tenant: str, database_url: str | None = None) -> Iterator[Queue]:
+    """The queue of a new tenant of a running service."""
+    database = Database(database_url or f"sqlite:///{service.data_dir / 'sluicegate.db'}")
+    _, key = database.transact(
+        lambda connection: keys.create(connection, tenant=tenant, name=None, scopes=keys.SCOPES, at_ms=1)
+    )
+    with service.client(headers=bearer(key)) as client:
+        yield Queue(service, tenant, key, client, database)
+    database.close()
 
 
 def new_item(tenant: str, at_ms: int) -> NewItem:

@@ -14,17 +14,14 @@ from gateway.store import escalations as case_store
 from gateway.store.engine import Database
 from tests.gateway.conftest import store_key
 from tests.gateway.model_stub import COPY
-from tests.gateway.queue_client import HOUR_MS, Queue, refused
+from tests.gateway.queue_client import HOUR_MS, Queue, queue_of, refused
 from tests.gateway.running import Service, bearer, until
 
 
 @pytest.fixture
 def queue(api: Service, name: str) -> Iterator[Queue]:
-    key = store_key(api, name)
-    database = Database(f"sqlite:///{api.data_dir / 'sluicegate.db'}")
-    with api.client(headers=bearer(key)) as client:
-        yield Queue(api, name, key, client, database)
-    database.close()
+    with queue_of(api, name) as made:
+        yield made
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
