@@ -96,11 +96,16 @@ def _result_of(decision: Decision) -> dict[str, Any] | None:
 
 
 def tool_result(
-    call_id: str, text: str, *, code: str = BLOCKED_CODE, seen_before: SeenBefore | None = None
+    call_id: str,
+    text: str,
+    *,
+    code: str | None = BLOCKED_CODE,
+    seen_before: SeenBefore | None = None,
+    is_error: bool = True,
 ) -> dict[str, Any]:
-    """A synthetic error that closes a call, as it stands in three providers' messages."""
+    """A synthetic result that closes a call, an error as a rule, as it stands in three providers' messages."""
     return {
-        "is_error": True,
+        "is_error": is_error,
         "code": code,
         "text": text,
         "seen_before": None
@@ -114,7 +119,7 @@ def tool_result(
         "as": {
             "openai.chat": {"role": "tool", "tool_call_id": call_id, "content": text},
             "openai.responses": {"type": "function_call_output", "call_id": call_id, "output": text},
-            "anthropic": {"type": "tool_result", "tool_use_id": call_id, "is_error": True, "content": text},
+            "anthropic": {"type": "tool_result", "tool_use_id": call_id, "is_error": is_error, "content": text},
         },
     }
 

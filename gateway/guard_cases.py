@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy.engine import Connection
 
+from gateway.agent.open_calls import CallState
 from gateway.escalation import UNDECIDED, Action, EscalationRecord, EscalationStatus, OnExpire
 from gateway.guard_answers import as_text
 from gateway.guard_problems import RunProblem, conflict
 from gateway.guard_requests import ResumeRequest
 from gateway.profiles.loader import EscalationPolicy
 from gateway.resolution import FALSE_ALARM, advice
+from gateway.resolution.calls import denied_content
+from gateway.resolution.goes_on import answered_content
 from gateway.resolution.refusals import NotAllowed, check_tools
 from gateway.review.priority import terms_of
 from gateway.store import escalations
 from gateway.store import guard_runs as store
 from gateway.store.guard_runs import RunRow, RunStatus
-from guard import Decision, Guard, record_to_json
+from guard import Decision, EndReason, Guard, Phase, ReasonCode, record_to_json
 
 _STRIP_CALLS: Final = 40
 
@@ -59,6 +62,10 @@ def _packet(connection: Connection, row: RunRow, guard: Guard, decision: Decisio
         "first_answer": None if raised is None else raised.first_answer,
         "attempts": decision.counts.similar if raised is None else raised.attempts,
         "signature": decision.signature,
+        "call_id": decision.call_id,
+        "detector": _detector(decision),
+        "rule": None if reason is None or reason.code is not ReasonCode.RULE else reason.rule,
+        "open_calls": [_open_call(decision, arguments)],
         "evidence": [] if raised is None else list(raised.evidence),
         "halt_number": decision.halt_number,
         "resume_point": decision.step,
@@ -69,6 +76,21 @@ def _packet(connection: Connection, row: RunRow, guard: Guard, decision: Decisio
         "agent": row.agent,
         "external_run_id": row.external_run_id,
     }
+
+
+def _detector(decision: Decision) -> str | None:
+    """The one whose count stopped the run."""
+    worst = max(decision.explanation, key=lambda finding: finding.action.severity, default=None)
+    return None if worst is None else worst.detector.value
+
+
+def _open_call(decision: Decision, arguments: object) -> dict[str, Any]:
+    """The call at which the run stopped: it may be answered, and one that needs consent approved, changed or denied."""
+    if decision.end_reason is EndReason.APPROVAL_NEEDED:
+        state = CallState.NEEDS_APPROVAL
+    else:
+        state = CallState.FAILED if decision.phase is Phase.AFTER else CallState.REFUSED
+    return {"call_id": decision.call_id, "tool": decision.tool, "arguments": arguments, "state": state.value}
 
 
 def _call_strip(connection: Connection, row: RunRow, guard: Guard) -> list[dict[str, Any]]:
@@ -99,6 +121,29 @@ def _strip(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """What stands for the result of a call that did not run."""
+
+    call_id: str
+    tool: str
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCall:
+    """A call that may run once: as the model asked, or as a person changed it."""
+
+    call_id: str
+    tool: str
+    args: Mapping[str, Any] | None
+    """None where the call runs as it was asked."""
+    signature: str | None
+    """Of the call as asked; None for a changed one."""
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """With what a run goes on."""
 
@@ -108,6 +153,10 @@ class Words:
     forgive: tuple[str, ...] = ()
     """Signatures whose refusal was a mistake."""
     note: str | None = None
+    answers: tuple[CallAnswer, ...] = ()
+    """What a person gave in place of results."""
+    granted: tuple[GrantedCall, ...] = ()
+    """Calls that a person agreed to."""
 
 
 def own_words(connection: Connection, row: RunRow, request: ResumeRequest) -> Words:
@@ -146,10 +195,41 @@ def _words_of(record: EscalationRecord) -> Words:
     if decided.get("action") == Action.DISMISS.value:
         signature = record.packet.get("signature")
         return Words(FALSE_ALARM, forgive=(str(signature),) if signature else (), note="false alarm")
+    if decided.get("action") in _ON_CALLS:
+        return _words_on_a_call(record, decided)
     guidance = str(decided.get("guidance", ""))
     return Words(
         advice(guidance), int(decided.get("extra_steps", 0)), tuple(decided.get("ban_tools", ())), note=guidance
     )
+
+
+_ON_CALLS = frozenset(
+    {Action.ANSWER_TOOL.value, Action.APPROVE_CALL.value, Action.EDIT_CALL.value, Action.DENY_CALL.value}
+)
+_CHANGED = (
+    "A reviewer changed the call {call_id} before it ran. What runs instead is {tool} with {args}; your own call is not run. "
+    "Do not send it again."
+)
+
+
+def _words_on_a_call(record: EscalationRecord, decided: Mapping[str, Any]) -> Words:
+    """A person's word on a single call."""
+    call = next(call for call in record.packet["open_calls"] if call["call_id"] == decided["call_id"])
+    call_id, tool, message = str(call["call_id"]), str(call["tool"]), decided.get("message")
+    action = Action(decided["action"])
+    if action is Action.ANSWER_TOOL:
+        answer = CallAnswer(call_id, tool, answered_content(tool, decided.get("result")), is_error=False)
+        return Words(None, note=f"answered {tool} at {call_id}"[:2000], answers=(answer,))
+    if action is Action.DENY_CALL:
+        answer = CallAnswer(call_id, tool, denied_content(str(message)), is_error=True)
+        return Words(None, note=f"denied {tool}: {message}"[:2000], answers=(answer,))
+    if action is Action.APPROVE_CALL:
+        signature = str(record.packet["signature"])
+        granted = GrantedCall(call_id, tool, None, signature, message)
+        return Words(None, forgive=(signature,), note="approved", granted=(granted,))
+    edited = GrantedCall(call_id, str(decided.get("tool") or tool), decided["args"], None, message)
+    text = _CHANGED.format(call_id=call_id, tool=edited.tool, args=json.dumps(edited.args, ensure_ascii=False))
+    return Words(text if message is None else f"{text} They say: {message}", note="edited", granted=(edited,))
 
 
 _WITHOUT = "Nobody answered in time. Go on without {tool}, with what you know; say plainly what you could not find out."

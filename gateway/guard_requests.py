@@ -102,6 +102,8 @@ class ToolDeclaration(_Request):
     retryable_codes: list[StrictStr] = Field(default_factory=list, max_length=100)
     max_calls: Annotated[StrictInt, Field(ge=0)] | None = None
     max_writes: Annotated[StrictInt, Field(ge=0)] | None = None
+    needs_approval: StrictBool = False
+    """A person has to agree to each call before it runs."""
 
     def traits(self) -> dict[str, Any]:
         """These traits as `ToolTraits.from_mapping` reads them."""

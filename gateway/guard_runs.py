@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway import guard_judging as judging
 from gateway import guard_metrics
-from gateway.guard_answers import as_text, budget_json, closing_results
-from gateway.guard_cases import Words, decided_words, own_words
+from gateway.guard_answers import as_text, budget_json, closing_results, tool_result
+from gateway.guard_cases import CallAnswer, GrantedCall, Words, decided_words, own_words
 from gateway.guard_problems import RunProblem, conflict, no_run, reused
 from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest, ReportRequest, ResumeRequest, policy_id
 from gateway.guard_visits import LiveGuards, Progress, Visit, open_visit, spent_json
@@ -23,7 +23,8 @@ from gateway.store import guard_runs as store
 from gateway.store.engine import Database
 from gateway.store.guard_runs import Kind, NewDecision, RunRow, RunStatus
 from gateway.switches import SwitchBoard
-from guard import Guard, GuardPolicy, ToolTraits, record_to_json
+from guard import Guard, GuardPolicy, ToolCall, ToolTraits, record_to_json
+from guard.call import read_keys
 
 _SHOWN_CALLS: Final = 200
 _VISION: Final = "vision"
@@ -275,6 +276,7 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
         extra_steps=words.extra_steps,
         ban_tools=(*always, *words.ban_tools),
         forgive=words.forgive,
+        approve=[_signature_of(guard, call) for call in words.granted],
         note=words.note,
         now=visit.now,
     )
@@ -285,6 +287,8 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
             "run_id": visit.row.id,
             "epoch": resumed.epoch,
             "messages_to_append": [] if words.text is None else [{"role": "user", "content": words.text}],
+            "call_results": [_answer_json(answer) for answer in words.answers],
+            "approved_calls": [_granted_json(call) for call in words.granted],
             "also_close": closing_results(left, str(halt.get("tool")), guard.policy.language),
             "banned_tools": list(guard.closed_tools),
             "budget": budget_json(spent_json(guard), asdict(guard.policy.budget)),
@@ -292,6 +296,8 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
         }
     )
     visit.status, visit.halt, visit.escalation_id = RunStatus.RUNNING, None, None
+    for call in words.granted:
+        store.ask_again(visit.connection, visit.row.id, call.call_id, seq=visit.next_seq)
     visit.decisions.append(
         NewDecision(
             seq=visit.next_seq,
@@ -306,3 +312,30 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
         )
     )
     return text
+
+
+def _signature_of(guard: Guard, call: GrantedCall) -> str:
+    """What the guard knows a granted call by."""
+    if call.signature is not None:
+        return call.signature
+    traits = guard.tools.get(call.tool)
+    ignored = frozenset(() if traits is None else traits.ignore_args)
+    return read_keys(ToolCall(call.tool, args=call.args), ignored).signature
+
+
+def _answer_json(answer: CallAnswer) -> dict[str, Any]:
+    """The result to put into the transcript for a call that a person answered or denied."""
+    code = "denied_by_reviewer" if answer.is_error else None
+    result = tool_result(answer.call_id, answer.text, code=code, is_error=answer.is_error)
+    return {"call_id": answer.call_id, "tool": answer.tool, "tool_result": result}
+
+
+def _granted_json(call: GrantedCall) -> dict[str, Any]:
+    """A call that may run once: ask about it again under the same id, run it, report its outcome."""
+    return {
+        "call_id": call.call_id,
+        "tool": call.tool,
+        "args": call.args,
+        "changed": call.args is not None,
+        "note": call.note,
+    }

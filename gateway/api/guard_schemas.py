@@ -156,6 +156,20 @@ _RESUMED = _object(
         "run_id": _TEXT,
         "epoch": _COUNT,
         "messages_to_append": {"type": "array", "items": {"type": "object"}},
+        "call_results": _TO_CLOSE,
+        "approved_calls": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "call_id": _TEXT,
+                    "tool": _TEXT,
+                    "args": {"type": ["object", "null"], "description": "null: as the model asked"},
+                    "changed": {"type": "boolean"},
+                    "note": {"type": ["string", "null"]},
+                },
+            },
+        },
         "also_close": _TO_CLOSE,
         "banned_tools": _TEXTS,
         "budget": _BUDGET,

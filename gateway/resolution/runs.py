@@ -9,27 +9,30 @@ from sqlalchemy.engine import Connection
 
 from gateway.escalation import EscalationRecord
 from gateway.guard_requests import read_definition
-from gateway.resolution.calls import consented
+from gateway.resolution.calls import consented, denied
 from gateway.resolution.decisions import AnswerTool, AnyDecision, ApproveCall, DenyCall, EditCall, Resume
-from gateway.resolution.refusals import check_tools, wrong_field
+from gateway.resolution.refusals import WrongField, check_tools, wrong_field
 from gateway.store import guard_runs as run_store
 from guard import Guard, ToolCall, Trace, record_from_json
 
 
 def check_for_run(connection: Connection, run_id: str, record: EscalationRecord, decision: AnyDecision) -> None:
     """Raise `NotAllowed` for what the run could not be told: unknown tools and calls, and a call that its guard refuses."""
-    tools = tuple(run_store.definition_of(connection, run_id)["tools"])
+    tools = run_store.known_tools(connection, run_id)
     match decision:
         case Resume():
             check_tools(decision.ban_tools, tools)
-        case AnswerTool() | DenyCall():
+        case AnswerTool() | DenyCall() | ApproveCall():
             open_call(record, decision.call_id)
-        case ApproveCall() | EditCall():
+        case EditCall():
             call = open_call(record, decision.call_id)
-            if isinstance(decision, EditCall) and decision.tool is not None:
-                check_tools([decision.tool], tools, pointer="/tool")
-            guard = rebuilt(connection, run_id, record_count=None)
-            consented(guard, asked_call(call, decision), note="consent", is_edited=isinstance(decision, EditCall))
+            tool = decision.tool or str(call["tool"])
+            if tools and tool not in tools:
+                listed = ", ".join(tools)
+                field = WrongField("/tool", "unknown_tool", f"Use one of {listed}.")
+                raise denied(f"There is no tool {tool[:64]!r} in this run; there are: {listed}.", field)
+            edited = ToolCall(tool, args=decision.args, call_id=decision.call_id)
+            consented(rebuilt(connection, run_id), edited, note="consent", is_edited=True)
         case _:
             return
 
@@ -45,17 +48,9 @@ def open_call(record: EscalationRecord, call_id: str) -> Mapping[str, Any]:
     raise wrong_field("/call_id", "unknown_call", f"There is no such open call; there are: {listed}.")
 
 
-def asked_call(call: Mapping[str, Any], decision: ApproveCall | EditCall) -> ToolCall:
-    """The call that is to run by this decision."""
-    if isinstance(decision, EditCall):
-        return ToolCall(decision.tool or call["tool"], args=decision.args, call_id=call["call_id"])
-    return ToolCall(call["tool"], args=call.get("args"), args_raw=call.get("args_raw"), call_id=call["call_id"])
-
-
-def rebuilt(connection: Connection, run_id: str, *, record_count: int | None) -> Guard:
+def rebuilt(connection: Connection, run_id: str) -> Guard:
     """The run's guard from its whole trace, for a trial."""
     definition = run_store.definition_of(connection, run_id)
     policy, tools = read_definition(definition)
     records = [record_from_json(stored) for stored in run_store.records_after(connection, run_id, after=0)]
-    trace = Trace(records if record_count is None else records[:record_count])
-    return Guard.from_trace(trace, policy, tools=tools, facts=definition["facts"])
+    return Guard.from_trace(Trace(records), policy, tools=tools, facts=definition["facts"])

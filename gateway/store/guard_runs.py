@@ -313,6 +313,20 @@ def stored(connection: Connection, run_id: str, call_ids: Collection[str]) -> di
     return {(Kind(phase), call_id): StoredDecision(*values) for *values, call_id, phase in rows}
 
 
+def ask_again(connection: Connection, run_id: str, call_id: str, *, seq: int) -> None:
+    """Let a call that was held back be asked about once more under its id; the decision of then is kept under another."""
+    kept = f"{call_id[:180]}#held-{seq}"
+    connection.execute(
+        guard_decisions.update()
+        .where(
+            guard_decisions.c.run_id == run_id,
+            guard_decisions.c.call_id == call_id,
+            guard_decisions.c.phase == Kind.BEFORE.value,
+        )
+        .values(call_id=kept)
+    )
+
+
 def add_decisions(connection: Connection, run_id: str, decisions: Iterable[NewDecision], *, at_ms: int) -> None:
     """Write decisions; a second one for the same phase and call id is an IntegrityError."""
     rows = [

@@ -606,7 +606,9 @@ def test_a_repeated_error_goes_before_a_person_and_on_with_their_words(caller: h
     assert (case["run"], case["item"], case["status"], case["tool"]) == (run.id, None, "open", "look")
     links = {"self": f"/v1/escalations/{case['id']}", "run": f"{RUNS}/{run.id}"}
     assert links.items() <= case["links"].items()
-    assert [action["action"] for action in case["allowed_actions"]] == ["resume", "dismiss", "close"]
+    assert [action["action"] for action in case["allowed_actions"]] == [
+        "resume", "dismiss", "answer_tool", "close",
+    ]  # fmt: skip
     assert "LOW_CONFIDENCE" in case["question"]
     assert case["first_answer"] == "confidence 0.10"
     assert [call["error"] for call in case["calls"]] == ["LOW_CONFIDENCE"] * 4
