@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from gateway import __version__
+from gateway.api.render import language_of
 from gateway.console import words
-from gateway.console.visit import Visit
+from gateway.console.visit import THEME_COOKIE, THEMES, Visit
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
@@ -50,6 +51,16 @@ _TEMPLATES = _environment()
 def page(visit: Visit, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
     """A whole page, or a piece of one."""
     return HTMLResponse(rendered(visit, template, **context), status_code=status, headers=_HEADERS)
+
+
+def page_for_strangers(request: Request, template: str, **context: Any) -> HTMLResponse:
+    """A page for somebody of whom nothing is known but their browser."""
+    language = language_of(request.headers.get("accept-language"))
+    theme = request.cookies.get(THEME_COOKIE, "auto")
+    text = _TEMPLATES.get_template(template).render(
+        t=words.speaker(language), language=language, theme=theme if theme in THEMES else "auto", **context
+    )
+    return HTMLResponse(text, headers=_HEADERS)
 
 
 def rendered(visit: Visit, template: str, **context: Any) -> str:

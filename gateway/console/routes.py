@@ -16,9 +16,11 @@ from gateway.console.lookers import Lookers
 from gateway.console.pages import STATIC, see_other
 from gateway.console.routes_groups import GroupPages
 from gateway.console.routes_items import ItemPages
+from gateway.console.routes_login import LoginPage
 from gateway.console.routes_overview import OverviewPages
 from gateway.console.routes_queue import QueuePages
 from gateway.console.routes_review import ReviewPages
+from gateway.console.routes_settings import SettingsPages
 from gateway.console.serving import Backstage, ConsoleRoute
 from gateway.console.visit import KEYS_COOKIE, THEME_COOKIE, THEMES
 from gateway.wiring import Services
@@ -30,7 +32,8 @@ class ConsoleRoutes:
     """All pages under `/console`, beside logging in and out."""
 
     def __init__(self, services: Services, changes: Changes) -> None:
-        self._backstage = Backstage(services, changes)
+        self._backstage = Backstage(services)
+        self._changes = changes
         self._lookers = Lookers()
 
     def router(self) -> APIRouter:
@@ -44,6 +47,8 @@ class ConsoleRoutes:
         GroupPages(self._backstage).add_to(router)
         ItemPages(self._backstage).add_to(router)
         OverviewPages(self._backstage).add_to(router)
+        SettingsPages(self._backstage, self._backstage.services, self._changes).add_to(router)
+        LoginPage(self._backstage).add_to(router)
         return router
 
     async def root(self, request: Request) -> Response:

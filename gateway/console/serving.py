@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.changes import Changes
 from gateway.api.gate import refusal
 from gateway.api.problems import KINDS, ApiProblem
 from gateway.api.sessions import is_page
@@ -55,9 +54,8 @@ NO_COUNTS = Counts()
 class Backstage:
     """The service as the console's handlers use it."""
 
-    def __init__(self, services: Services, changes: Changes) -> None:
+    def __init__(self, services: Services) -> None:
         self.services = services
-        self.changes = changes
 
     async def read(self, look: Callable[[Connection], T]) -> T:
         """What `look` finds, in one transaction, in a thread."""
@@ -67,10 +65,6 @@ class Backstage:
                 return look(connection)
 
         return await run_in_threadpool(run)
-
-    async def transact(self, work: Callable[[Connection], T]) -> T:
-        """What `work` did, once it is written."""
-        return await run_in_threadpool(self.services.database.transact, work)
 
     async def render(self, visit: Any, template: str, *, status: int = 200, **context: Any) -> Response:
         """A page with the counts that its head shows."""
