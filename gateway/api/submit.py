@@ -34,10 +34,13 @@ from gateway.store.budgets import BudgetExhausted, QuotaExceeded
 from gateway.store.idempotency import StoredKey
 from gateway.store.webhooks import Callback
 from gateway.submission import FieldProblem, Submission
+from gateway.verbs.allowed import StateConflict
+from gateway.verbs.superseding import NoSuchItem
 from gateway.webhooks.callbacks import SecretMissing, checked_callback
 from gateway.webhooks.parts import target_policy
 from gateway.webhooks.targets import UrlRefused
 from gateway.wiring import Services
+from gateway.work.dispatch import Bulkhead
 
 log = structlog.get_logger()
 
@@ -63,7 +66,8 @@ class Submissions:
         if accepted.lease is not None:
             await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
-            self._services.dispatch.wake(accepted.item_id)
+            is_measured = accepted.lease is not None
+            self._services.dispatch.wake(accepted.item_id, Bulkhead.OCR if is_measured else Bulkhead.EDGE)
         item = await self._outcome(accepted, preference)
         _count(item, accepted, replayed=replayed)
         return _answer(request, item, preference, accepted, replayed=replayed)
@@ -145,6 +149,12 @@ class Submissions:
             raise quota_problem(error) from error
         except BudgetExhausted as error:
             raise budget_problem(error) from error
+        except NoSuchItem:
+            detail = "There is no item of this id."
+            raise invalid(f"`supersedes` is not valid. {detail}", FieldError("/supersedes", "unknown_item", detail)) from None
+        except StateConflict as error:
+            extra = {"item_status": error.status.value, "allowed": list(error.allowed)}
+            raise ApiProblem(error.code, error.public, extra=extra) from error
         except intake.StorageFull as error:
             raise _storage_full() from error
         except BlobStoreUnreachable as error:
