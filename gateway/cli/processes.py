@@ -19,6 +19,7 @@ from prometheus_client import start_http_server
 from gateway import metrics, tracing
 from gateway.api.gate import Gate
 from gateway.app import create_app
+from gateway.cli.supervisor import SUPERVISOR_VARIABLE, ready_line
 from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
 from gateway.webhooks.parts import open_delivery
@@ -27,7 +28,6 @@ from gateway.work.dispatch import Bulkhead
 
 log = structlog.get_logger()
 
-SUPERVISOR_VARIABLE = "SLUICEGATE_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG = 1
 _BEHIND_THE_API = 5
 """Niceness of a worker beside the API of the same supervisor: requests are answered first, work takes what is left."""
@@ -67,12 +67,6 @@ class _AnnouncingServer(_Server):
                 host, port = bound.getsockname()[:2]
                 print(ready_line(host, port), flush=True)
                 return
-
-
-def ready_line(host: str, port: int) -> str:
-    """The line that tells a person, or a script, where the service is."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"Sluicegate is ready at http://{shown}:{port}"
 
 
 def run_api(settings: Settings) -> None:

@@ -13,9 +13,12 @@ import urllib.request
 from dataclasses import dataclass, field
 from types import FrameType
 
-from gateway.cli.processes import SUPERVISOR_VARIABLE, ready_line
 from gateway.settings import Settings
-from gateway.wiring import open_database
+from gateway.store import migrate
+from gateway.store.engine import Database
+
+SUPERVISOR_VARIABLE = "SLUICEGATE_SUPERVISOR_PID"
+"""By this a child knows whom it belongs to."""
 
 _ROLES = ("serve", "worker")
 _STOP_S = 25.0
@@ -50,7 +53,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         _check_port(self._settings.host, self._port)
-        open_database(self._settings).close()
+        _prepare_database(self._settings)
         self._children = [_Child(role, self._start(role)) for role in _ROLES]
         status = self._wait_ready()
         while status is None and not self._stopping:
@@ -115,6 +118,23 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 child.process.kill()
                 child.process.wait()
+
+
+def ready_line(host: str, port: int) -> str:
+    """The line that tells a person, or a script, where the service is."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"Sluicegate is ready at http://{shown}:{port}"
+
+
+def _prepare_database(settings: Settings) -> None:
+    """Once, before both children would; done here because `gateway.wiring` takes two seconds to load, and this is started
+    again after a kill. Raises `SchemaMismatch` and what the database raises."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(settings.sqlalchemy_url)
+    if database.is_sqlite:
+        migrate.upgrade(database)
+    migrate.check(database)
+    database.close()
 
 
 def _is_ready(host: str, port: int) -> bool:
