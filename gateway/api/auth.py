@@ -44,6 +44,20 @@ class Principal:
             detail = f"This key lacks the scope `{scope}`. Ask the operator for one that has it."
         raise ApiProblem("scope_missing", detail, extra={"scope": scope})
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether the caller may look after all tenants: an admin of the tenant `default`."""
+        return self.tenant == DEFAULT_TENANT and "admin" in self.scopes
+
+    def require_operator(self) -> None:
+        """Raise a 403 for admins of one tenant where all are concerned."""
+        if not self.is_operator:
+            raise ApiProblem(
+                "forbidden",
+                f"This concerns all tenants; it takes the scope `admin` in the tenant `{DEFAULT_TENANT}`.",
+                extra={"reason": "operator"},
+            )
+
     def may_grant(self, scope: str) -> bool:
         """Whether the caller may give this to a key: what it has itself; an admin, everything."""
         return scope in self.scopes or self.role is Role.ADMIN

@@ -103,6 +103,8 @@ class Gate:
         principal = await self._principal(scope, headers)
         scope["state"]["principal"] = principal
         principal.require(_needed_scope(method, path))
+        if path.startswith(_OF_THE_OPERATOR):
+            principal.require_operator()
         if method in {"POST", "PUT", "PATCH"}:
             self._check_length(headers)
         if method == "POST" and path.rstrip("/") == "/v1/items":
@@ -262,6 +264,8 @@ def _check_submission_headers(headers: Headers) -> None:
     parse_key(headers.get("idempotency-key"))
 
 
+_OF_THE_OPERATOR = ("/v1/budget", "/v1/tenants/", "/v1/switches")
+"""What concerns all tenants: the admins of one alone decide nothing there."""
 _OF_ADMINS = (
     "/v1/budget",
     "/v1/tenants/",
