@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection
@@ -31,6 +32,7 @@ from gateway.wiring import Services
 T = TypeVar("T")
 
 DEFAULT_LEASE_MS = 300_000
+_MOST_LOOKS = 20
 _ENDS_A_LEASE = (
     Change.CLAIMED, Change.ASSIGNED, Change.RELEASED, Change.LEASE_EXPIRED, Change.WITHDRAWN, Change.RESOLVED,
     Change.EXPIRED, Change.UNDONE,
@@ -85,8 +87,10 @@ def claim_next(
 ) -> Claimed | QueueState:
     """The soonest due case that nobody holds; else how many are open, held, and hidden by the filter."""
 
-    def work(connection: Connection) -> Claimed | None:
-        taken = leases.claim_next(connection, tenant=desk.tenant, where=where, holder=desk.person, lease_ms=lease_ms)
+    def take(connection: Connection, *, waits: bool) -> Claimed | None:
+        taken = leases.claim_next(
+            connection, tenant=desk.tenant, where=where, holder=desk.person, lease_ms=lease_ms, waits=waits
+        )
         if taken is None:
             return None
         record = case_in(connection, desk, taken[0])
@@ -94,7 +98,16 @@ def claim_next(
             metrics.claim_seconds.observe((record.claimed_ms - record.created_ms) / 1000)
         return Claimed(record, taken[1])
 
-    return services.database.transact(work) or state(services, desk, where=where)
+    claimed = services.database.transact(partial(take, waits=False))
+    for _ in range(_MOST_LOOKS):
+        if claimed is not None:
+            return claimed
+        found = state(services, desk, where=where)
+        if not found.matching:
+            return found
+        # What was there was being written on, or has come since: look again, and wait for whoever writes.
+        claimed = services.database.transact(partial(take, waits=True))
+    return claimed or state(services, desk, where=where)
 
 
 def heartbeat(
