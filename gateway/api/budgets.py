@@ -111,13 +111,15 @@ class BudgetRoutes:
     async def index(self, request: Request) -> Response:
         """Tenants in order, all together first."""
         values.query(request, ())
+        principal = principal_of(request.scope["state"])
 
         def look() -> list[BudgetView]:
             with self._services.database.read() as connection:
                 return list_views(connection, self._services.budgets.defaults)
 
         found = await run_in_threadpool(look)
-        return JSONResponse({"budgets": [budget_json(one) for one in found]})
+        shown = [one for one in found if principal.is_operator or one.tenant == principal.tenant]
+        return JSONResponse({"budgets": [budget_json(one) for one in shown]})
 
     async def get_all(self, request: Request) -> Response:
         """Limits and use of today."""
@@ -148,7 +150,9 @@ class BudgetRoutes:
         values.query(request, ())
         limits = _limits_of(await values.json_object(request), tenant)
         expected = _expected_version(request)
-        by = principal_of(request.scope["state"]).actor
+        principal = principal_of(request.scope["state"])
+        principal.require_operator()
+        by = principal.actor
 
         def change(connection: Connection) -> BudgetView | None:
             if store.set_limits(connection, tenant, limits, by=by, expected_version=expected) is None:

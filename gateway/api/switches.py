@@ -99,7 +99,9 @@ class SwitchRoutes:
         """Set those that are named; the others stay. In force on every process within two seconds."""
         values.query(request, ())
         wanted = _wanted(await values.json_object(request))
-        by = principal_of(request.scope["state"]).actor
+        principal = principal_of(request.scope["state"])
+        principal.require_operator()
+        by = principal.actor
 
         def change(connection: Connection) -> Switches:
             for switch, (is_paused, reason) in wanted.items():
