@@ -130,13 +130,17 @@ def change_person(
     role: Role | None = None,
     password: str | None = None,
     is_disabled: bool | None = None,
+    keep_session: str | None = None,
 ) -> PersonRecord:
-    """Change them as they were read, log them out everywhere, give back their cases. Raises `CredentialRefused`, `Changed`."""
+    """Change them as they were read, log them out everywhere but in one session, give back cases they may not decide.
+
+    Raises `CredentialRefused`, `Changed`.
+    """
     wanted = Change(role, None if password is None else _hashed(password, person.name), is_disabled)
 
     def work(connection: Connection) -> PersonRecord:
         at_ms = items.now_ms(connection)
-        after = people.change(connection, person, wanted, by=by, at_ms=at_ms)
+        after = people.change(connection, person, wanted, by=by, at_ms=at_ms, keep_session=keep_session)
         if after is None:
             raise Changed
         _tell_person(connection, "person.changed", after, by, at_ms)

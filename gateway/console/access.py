@@ -19,10 +19,11 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from gateway import passwords
+from gateway import credentials, passwords
 from gateway.api import sessions
 from gateway.api.auth import csrf_of
 from gateway.api.problems import ApiProblem
+from gateway.credentials import Changed, CredentialRefused
 from gateway.person import Person, Role
 from gateway.store import items, logins, people
 from gateway.store.engine import Database
@@ -188,28 +189,23 @@ class AccessRoutes:
         self._database.transact(end)
 
     def _change_password(self, person: Person, current: str, wanted: str, address: str, token: str) -> None:
-        problem = passwords.problem_of(wanted, login=person.name)
-        if problem is not None:
-            raise ApiProblem("invalid_request", problem, extra={"reason": "password"})
         attempt = Attempt(people.login_of(person.name), address)
         outcome = self._check(attempt, person.name, current)
         if isinstance(outcome, _Refused):
             raise _refusal(outcome, "The current password is not right.")
-        hashed = passwords.hashed(wanted)
-
-        def write(connection: Connection) -> PersonRecord | None:
-            logins.succeed(connection, attempt)
-            return people.change(
-                connection,
+        self._database.transact(lambda connection: logins.succeed(connection, attempt))
+        try:
+            credentials.change_person(
+                self._database,
                 outcome,
-                people.Change(password_hash=hashed),
                 by=person.actor,
-                at_ms=items.now_ms(connection),
+                password=wanted,
                 keep_session=people.token_hash(token),
             )
-
-        if self._database.transact(write) is None:
-            raise ApiProblem("conflict_version", "Your account was changed meanwhile. Try again.")
+        except CredentialRefused as error:
+            raise ApiProblem("invalid_request", error.public, extra={"reason": "password"}) from error
+        except Changed as error:
+            raise ApiProblem("conflict_version", error.public) from error
 
 
 def _refused_login(request: Request, outcome: _Refused, next_path: str) -> Response:

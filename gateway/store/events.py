@@ -86,7 +86,7 @@ class Extent:
 
 def extent(connection: Connection) -> Extent:
     """Where the log begins and ends now."""
-    last = _complete_up_to(connection) if connection.dialect.name == "postgresql" else _last_on_sqlite(connection)
+    last = _last_complete(connection) if connection.dialect.name == "postgresql" else _last_on_sqlite(connection)
     first = connection.execute(sa.select(events.c.seq).order_by(events.c.seq).limit(1)).scalar()
     return Extent(last if first is None else int(first) - 1, max(last, int(first or 0)))
 
@@ -98,6 +98,15 @@ def forget_before(connection: Connection, *, at_ms: int, most: int = 1000) -> in
     if old:
         connection.execute(events.delete().where(events.c.seq <= old[-1].seq))
     return len(old)
+
+
+def _last_complete(connection: Connection) -> int:
+    """As `_complete_up_to`, but 0 where no number was given out yet: a fresh sequence says 1 all the same."""
+    is_fresh = not connection.execute(_IS_BEGUN).scalar_one()
+    return 0 if is_fresh else _complete_up_to(connection)
+
+
+_IS_BEGUN = sa.text("SELECT is_called FROM events_seq_seq")
 
 
 def _last_on_sqlite(connection: Connection) -> int:

@@ -31,6 +31,7 @@ from gateway.store.tables import escalations, login_attempts, sessions
 from gateway.store.tables import people as people_table
 from tests.gateway.conftest import store_key
 from tests.gateway.running import Service, bearer, command, environment, running, until
+from tests.gateway.sse import stream
 
 PASSWORD = "correct horse battery"
 HASHED = passwords.hashed(PASSWORD)
@@ -402,6 +403,19 @@ def test_own_password_is_changed_with_the_current_one_and_ends_the_other_session
     assert here.client.get("/v1/items").status_code == 200
     assert there.client.get("/v1/items").status_code == 403
     assert there.log_in("a new long one").status_code == 200
+
+
+def test_stream_of_a_persons_page_ends_with_their_rights(visit: Visit, rows: Database, locked: Service) -> None:
+    someone = visit()
+    cookie = f"Cookie: sluicegate_session={someone.client.cookies['sluicegate_session']}"
+    with stream(locked.port, "/v1/events", cookie) as opened:
+        assert opened.status == 200
+        opened.next()
+        credentials.change_person(rows, record(rows, someone), by="operator", role=Role.VIEWER)
+        while opened.next(15) is not None:
+            continue
+    with stream(locked.port, "/v1/events", cookie) as again:
+        assert again.status == 403
 
 
 # --- guessing ------------------------------------------------------------------------------------------------------------
