@@ -71,6 +71,25 @@ def test_what_one_process_keeps_another_reads(store: Open) -> None:
     assert store().path("alpha", digest).read_bytes() == content
 
 
+def test_kept_files_are_listed_by_tenant_and_removed_for_every_process(store: Open) -> None:
+    contents = [os.urandom(1000) for _ in range(3)]
+    digests = {put(store(), "alpha", content) for content in contents[:2]} | {put(store(), "beta", contents[2])}
+    reader = store()
+    assert {(blob.tenant, blob.sha256) for blob in reader.kept()} == {
+        ("beta" if digest == hashlib.sha256(contents[2]).hexdigest() else "alpha", digest) for digest in digests
+    }
+    assert all(abs(blob.kept_at - time.time()) < 60 for blob in reader.kept())
+    removed = hashlib.sha256(contents[0]).hexdigest()
+    reader.path("alpha", removed)
+    assert reader.holds("alpha", removed)
+    reader.remove("alpha", removed)
+    reader.remove("alpha", removed)
+    assert not reader.holds("alpha", removed)
+    with pytest.raises(BlobMissing):
+        reader.path("alpha", removed)
+    assert removed not in {blob.sha256 for blob in reader.kept()}
+
+
 def test_large_upload_arrives_whole(store: Open) -> None:
     content = os.urandom(20_000_000)
     assert store().path("alpha", put(store(), "alpha", content)).read_bytes() == content
