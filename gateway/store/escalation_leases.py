@@ -35,11 +35,12 @@ def claim(
 
 
 def claim_next(
-    connection: Connection, *, tenant: str, where: CaseFilter, holder: str, lease_ms: int
+    connection: Connection, *, tenant: str, where: CaseFilter, holder: str, lease_ms: int, waits: bool = False
 ) -> tuple[str, EscalationLease] | None:
     """Take the soonest due case that nobody holds; None when there is none for this filter.
 
-    One whose submitter `holder` had asked something comes first: they know it already.
+    One whose submitter `holder` had asked something comes first: they know it already. A case on which somebody is
+    writing just now is passed over; with `waits` it is waited for, so that None means none.
     """
     asked = sa.select(inquiries.c.escalation_id).where(
         inquiries.c.tenant == tenant, inquiries.c.asked_by == holder, inquiries.c.ended.is_not(None)
@@ -53,7 +54,7 @@ def claim_next(
             .limit(1)
         )
         if connection.dialect.name == "postgresql":
-            first = first.with_for_update(skip_locked=True)
+            first = first.with_for_update(skip_locked=not waits)
         row = connection.execute(first).first()
         if row is not None:
             break
@@ -216,16 +217,17 @@ class QueueState:
 
 
 def queue_state(connection: Connection, *, tenant: str, where: CaseFilter) -> QueueState:
-    """How many cases are free, held, and free but hidden by the filter."""
-    of_tenant = sa.select(sa.func.count()).select_from(escalations).where(escalations.c.tenant == tenant)
-    free = connection.execute(of_tenant.where(is_free())).scalar_one()
-    matching = connection.execute(of_tenant.where(is_free(), *where.conditions())).scalar_one()
-    held = connection.execute(
-        sa.select(sa.func.count(), sa.func.min(escalations.c.lease_expires_ms)).where(
-            escalations.c.tenant == tenant, is_held()
-        )
+    """How many cases are free, held, and free but hidden by the filter: in one statement, so that they fit together."""
+    count = sa.func.count
+    row = connection.execute(
+        sa.select(
+            count().filter(is_free()).label("free"),
+            count().filter(is_held()).label("held"),
+            count().filter(sa.and_(is_free(), *where.conditions())).label("matching"),
+            sa.func.min(escalations.c.lease_expires_ms).filter(is_held()).label("next_expiry_ms"),
+        ).where(escalations.c.tenant == tenant, escalations.c.status.in_([OPEN, CLAIMED]))
     ).one()
-    return QueueState(int(free), int(held[0]), int(matching), held[1])
+    return QueueState(int(row.free), int(row.held), int(row.matching), row.next_expiry_ms)
 
 
 def _status_and_holder(connection: Connection, escalation_id: str) -> sa.Row[str, str | None] | None:
