@@ -62,7 +62,7 @@ def create_app(services: Services) -> Gate:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
         listener = services.signals.listen("api")
         changes.attach(listener)
-        services.warm_decoders()
+        services.warm_decoders(reads=False)
         # What start-up made stays: leaving it out of every full collection spares requests pauses of 65 ms and more.
         gc.collect()
         gc.freeze()

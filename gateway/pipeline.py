@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -35,13 +35,14 @@ _HEARD_AGAIN_MS = 2_000
 """How long an item with a recording waits while requests to models are paused."""
 
 
-def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
+def process(services: Services, lease: Lease, *, only: Bulkhead | None = None) -> None:
     """Work on a claimed item until it is settled or the lease is lost; never raises for what is in the item.
 
-    With `hand_on` an item is judged only; one that is to be written goes back to the queue, for a worker that writes.
+    With `only` no more is done than belongs to that kind of work; the item then goes back to the queue, for a worker
+    of the next kind.
     """
     try:
-        _process(services, lease, hand_on=hand_on)
+        _process(services, lease, only=only)
     except StaleLease:
         log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         _settle_cancelled(services, lease)
@@ -60,25 +61,26 @@ def process(services: Services, lease: Lease, *, hand_on: bool = False) -> None:
         services.signals.send("api", lease.item_id)
 
 
-def _process(services: Services, lease: Lease, *, hand_on: bool) -> None:
+def _process(services: Services, lease: Lease, *, only: Bulkhead | None) -> None:
     item = _load(services, lease)
     profile = services.profiles[item.profile]
     if item.route is None:
         if _hears_by_model(services, item) and services.switches.look().model_calls.is_paused:
-            waits = partial(
-                outcome.put_off, lease=lease, reason=item_store.WAITS_FOR_MODEL, delay_ms=_HEARD_AGAIN_MS
-            )
+            waits = partial(outcome.put_off, lease=lease, reason=item_store.WAITS_FOR_MODEL, delay_ms=_HEARD_AGAIN_MS)
             _write(services, waits)
             return
-        decision = inspect(services, lease, item, profile)
+        decision = inspect(services, lease, item, profile, only=only)
+        if decision is None:
+            services.dispatch.wake(item.id, Bulkhead.OCR)
+            return
         if decision.is_rejected:
             return
         if item.mode is Mode.PREPARE:
             _write(services, lambda connection: outcome.ready(connection, lease, decision))
             return
-        if services.switches.look().model_calls.is_paused and decision.route.route is not Route.HUMAN:
-            hand_on = True  # nobody takes it while they are paused, and judging goes on
-        if hand_on:
+        # While requests to models are paused nobody takes it, and judging goes on.
+        is_paused = services.switches.look().model_calls.is_paused and decision.route.route is not Route.HUMAN
+        if is_paused or only in {Bulkhead.EDGE, Bulkhead.OCR}:
             _write(services, lambda connection: outcome.handed_on(connection, lease, decision))
             services.dispatch.wake(item.id, Bulkhead.AGENT)
             return
@@ -107,12 +109,20 @@ def _give_up(services: Services, lease: Lease, error: BlobUnusable) -> None:
     services.database.transact(lambda connection: outcome.failed(connection, lease, failed))
 
 
-def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> Decision:
-    """Screen all files, cheapest stage first over all of them, and decide. A rejected item is settled here."""
+def inspect(
+    services: Services, lease: Lease, item: Item, profile: Profile, *, only: Bulkhead | None = None
+) -> Decision | None:
+    """Screen all files, cheapest stage first over all of them, and decide. A rejected item is settled here.
+
+    None where `only` the edge was to be looked at and a file has to be read: then the item is handed on.
+    """
     files = screened_files(services, item, profile)
     for stage in (Stage.HEADER, Stage.PIXELS, Stage.TEXT):
         if is_settled_by_edge(files, profile):
             break
+        if stage is Stage.TEXT and only is Bulkhead.EDGE and not all(file.is_decided for file in files):
+            _write(services, partial(_hand_on_to_be_read, lease=lease, files=files))
+            return None
         files = [_measure(services, item, profile, file, stage) for file in files]
     files = with_notes(services, item, profile, files)
     decision = decide(files, profile, services.prices, ruleset=services.rules_for(profile).version)
@@ -125,8 +135,16 @@ def inspect(services: Services, lease: Lease, item: Item, profile: Profile) -> D
     return decision
 
 
-def inspect_edge(services: Services, lease: Lease) -> None:
-    """The cheap edge rules of an item's pictures, inside the request that brought it: reject it, or hand it on."""
+def _hand_on_to_be_read(connection: Connection, lease: Lease, files: Sequence[ScreenedFile]) -> bool:
+    is_kept = outcome.keep_screenings(connection, lease, files)
+    return is_kept and outcome.handed_back(connection, lease, reason="edge_passed")
+
+
+def inspect_edge(services: Services, lease: Lease) -> bool:
+    """The cheap edge rules of an item's pictures, inside the request that brought it: reject it, or hand it on.
+
+    Whether all files are measured, so that what is left to do is to read them.
+    """
     item = _load(services, lease)
     profile = services.profiles[item.profile]
     files = [measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
@@ -140,6 +158,7 @@ def inspect_edge(services: Services, lease: Lease) -> None:
         return outcome.handed_back(connection, lease, reason="edge_passed")
 
     _write(services, settle)
+    return all(file.is_decided or file.screening.measured >= Stage.PIXELS for file in files)
 
 
 def measure_picture(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> ScreenedFile:

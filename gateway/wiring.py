@@ -23,7 +23,7 @@ from gateway.work.dispatch import Dispatch, EmbeddedDispatch
 from gateway.work.signals import Signals, signal_folder
 from prefilters.facts import FactValue
 from prefilters.limits import DecodeLimits
-from prefilters.pool import DecoderPool, PoolClosed
+from prefilters.pool import Bulkhead, DecoderPool, PoolClosed
 from prefilters.rules.model import RuleSet
 from prefilters.rules.source import RuleSource
 from prefilters.transcript import FolderTranscriber, Transcriber, TranscriberInvalid
@@ -63,12 +63,15 @@ class Services:
             self._profile_rules[key] = rules
         return rules
 
-    def warm_decoders(self) -> None:
-        """Start the decoders and load their models, in a thread of its own; harmless when the process ends meanwhile."""
+    def warm_decoders(self, *, reads: bool) -> None:
+        """Start the decoders, in a thread of its own; harmless when the process ends meanwhile.
+
+        Models for reading are loaded where the process `reads`: they take seconds and some 280 MB.
+        """
 
         def warm() -> None:
             with contextlib.suppress(PoolClosed):
-                self.pool.warm()
+                self.pool.warm((Bulkhead.DECODE, Bulkhead.OCR) if reads else (Bulkhead.DECODE,))
 
         threading.Thread(target=warm, name="warm-decoders", daemon=True).start()
 

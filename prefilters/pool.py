@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
 from enum import Enum, StrEnum
 from math import ceil
@@ -136,11 +136,12 @@ class DecoderPool:
         result: _Result = _result(answer)
         return result
 
-    def warm(self) -> Mapping[str, bool]:
-        """Start the processes, but for speech, and load the OCR models; gives `confinement`. Takes seconds the first time."""
-        self._bays[Bulkhead.DECODE].start()
-        self._bays[Bulkhead.OCR].start()
-        self.run(tasks.load_models, bulkhead=Bulkhead.OCR, wall_s=_START_S)
+    def warm(self, bulkheads: Collection[Bulkhead] = (Bulkhead.DECODE, Bulkhead.OCR)) -> Mapping[str, bool]:
+        """Start the processes of these bulkheads, with the models of OCR; gives `confinement`. Takes seconds the first time."""
+        for bulkhead in bulkheads:
+            self._bays[bulkhead].start()
+        if Bulkhead.OCR in bulkheads:
+            self.run(tasks.load_models, bulkhead=Bulkhead.OCR, wall_s=_START_S)
         return self.confinement
 
     @property

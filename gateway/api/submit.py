@@ -63,10 +63,8 @@ class Submissions:
         preference = parse_prefer(request.headers.getlist("prefer"))
         key = idempotency.parse_key(request.headers.get("idempotency-key"))
         accepted, replayed = await self._receive(request, principal, key, preference)
-        if accepted.lease is not None:
-            await self._inspect_edge(accepted.lease)
+        is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
-            is_measured = accepted.lease is not None
             self._services.dispatch.wake(accepted.item_id, Bulkhead.OCR if is_measured else Bulkhead.EDGE)
         item = await self._outcome(accepted, preference)
         _count(item, accepted, replayed=replayed)
@@ -151,7 +149,9 @@ class Submissions:
             raise budget_problem(error) from error
         except NoSuchItem:
             detail = "There is no item of this id."
-            raise invalid(f"`supersedes` is not valid. {detail}", FieldError("/supersedes", "unknown_item", detail)) from None
+            raise invalid(
+                f"`supersedes` is not valid. {detail}", FieldError("/supersedes", "unknown_item", detail)
+            ) from None
         except StateConflict as error:
             extra = {"item_status": error.status.value, "allowed": list(error.allowed)}
             raise ApiProblem(error.code, error.public, extra=extra) from error
@@ -162,14 +162,16 @@ class Submissions:
             raise ApiProblem(error.code, error.public, retry_after_s=5) from error
         return accepted, False
 
-    async def _inspect_edge(self, lease: Lease) -> None:
+    async def _inspect_edge(self, lease: Lease) -> bool:
+        """Whether all that is cheap to measure is measured."""
         try:
             with metrics.edge_seconds.time():
-                await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
+                return await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
         except StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         except Exception:  # the item is stored, so its caller gets it; the lease lapses and a worker goes on
             log.exception("item.edge_failed", item_id=lease.item_id, fence=lease.fence)
+        return False
 
     def _checked_profile(self, submission: Submission) -> Profile:
         profile = self._services.profiles.get(submission.profile)

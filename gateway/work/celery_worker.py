@@ -16,7 +16,7 @@ from gateway.store import items as item_store
 from gateway.store import switches
 from gateway.wiring import Services
 from gateway.work.celery_app import celery_app
-from gateway.work.dispatch import Bulkhead, bulkhead_of
+from gateway.work.dispatch import JUDGING, Bulkhead, bulkhead_of
 from gateway.work.keeper import LeaseKeeper
 from gateway.work.room import Room
 from gateway.work.tasks import add_tasks
@@ -53,7 +53,7 @@ class CeleryWorker:
     def run(self) -> None:
         """Consume and work, blocking this thread."""
         self._keeper.start()
-        self._services.warm_decoders()
+        self._services.warm_decoders(reads=bool(JUDGING & set(self._bulkheads)))
         consuming = threading.Thread(target=self._consumer.start, name="consumer", daemon=True)
         consuming.start()
         while consuming.is_alive() and not self._stopping.wait(0.2):
@@ -85,7 +85,7 @@ class CeleryWorker:
         if found is None:
             return
         wanted = bulkhead_of(found.route)
-        if wanted is not bulkhead:
+        if wanted is not bulkhead and not {wanted, bulkhead} <= JUDGING:
             self._services.dispatch.wake(item_id, wanted)
             return
         with self._room.alone() if found.is_suspect else self._room.together():
@@ -93,7 +93,7 @@ class CeleryWorker:
             claim = partial(self._claim, item_id=item_id, is_writing=is_writing)
             lease = None if self._stopping.is_set() else self._keeper.hold(claim)
             if lease is not None:
-                self._keeper.work(lease, hand_on=bulkhead is Bulkhead.EDGE)
+                self._keeper.work(lease, only=bulkhead)
 
     def _claim(self, connection: Connection, item_id: str, *, is_writing: bool) -> Lease | None:
         paused = switches.read(connection)

@@ -12,13 +12,18 @@ class Bulkhead(StrEnum):
     """Kinds of work that must not hold each other up; with a broker, the names of its queues."""
 
     EDGE = "edge"
-    """Judging files: processor time, seconds."""
+    """Judging files by what is cheap to measure: processor time, well under a second."""
+    OCR = "ocr"
+    """Reading what is in them, or hearing it: processor time, seconds."""
     AGENT = "agent"
     """Writing copy: waiting for a model, up to minutes."""
 
 
+JUDGING = frozenset({Bulkhead.EDGE, Bulkhead.OCR})
+
+
 def bulkhead_of(route: str | None) -> Bulkhead:
-    """What an item waits for: it is judged until its route is known."""
+    """What an item waits for: it is judged until its route is known, and whoever measures it finds what is measured already."""
     return Bulkhead.EDGE if route is None else Bulkhead.AGENT
 
 

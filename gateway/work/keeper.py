@@ -20,7 +20,7 @@ from gateway.review.deciding import apply_pending
 from gateway.review.tending import APPLY_S, tend
 from gateway.store import items as item_store
 from gateway.wiring import Services
-from gateway.work.dispatch import bulkhead_of
+from gateway.work.dispatch import Bulkhead, bulkhead_of
 from gateway.work.sweeper import sweep, unheard
 
 log = structlog.get_logger()
@@ -78,14 +78,14 @@ class LeaseKeeper:
                 self._held[lease.item_id] = lease
         return lease
 
-    def work(self, lease: Lease, *, hand_on: bool = False) -> None:
+    def work(self, lease: Lease, *, only: Bulkhead | None = None) -> None:
         """Work on a claimed item until it is settled, handed on or lost; never raises."""
         try:
             with (
                 structlog.contextvars.bound_contextvars(item_id=lease.item_id),
                 tracing.span("item", item_id=lease.item_id, fence=lease.fence, worker=self.name),
             ):
-                pipeline.process(self._services, lease, hand_on=hand_on)
+                pipeline.process(self._services, lease, only=only)
         except Exception:
             log.exception("item.crashed", item_id=lease.item_id, fence=lease.fence)
         finally:

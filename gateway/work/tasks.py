@@ -13,10 +13,12 @@ from gateway.work.dispatch import Bulkhead
 def add_tasks(app: Celery, take: Callable[[str, Bulkhead], None]) -> None:
     """Give the application the tasks of a worker; `take` works on an item, if it is there to be taken."""
 
-    @app.task(name=task_name(Bulkhead.EDGE))  # type: ignore[untyped-decorator]
-    def edge(item_id: object) -> None:
-        take(str(item_id), Bulkhead.EDGE)
+    for bulkhead in Bulkhead:
+        app.task(_work(take, bulkhead), name=task_name(bulkhead))
 
-    @app.task(name=task_name(Bulkhead.AGENT))  # type: ignore[untyped-decorator]
-    def agent(item_id: object) -> None:
-        take(str(item_id), Bulkhead.AGENT)
+
+def _work(take: Callable[[str, Bulkhead], None], bulkhead: Bulkhead) -> Callable[[object], None]:
+    def work(item_id: object) -> None:
+        take(str(item_id), bulkhead)
+
+    return work

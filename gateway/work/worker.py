@@ -35,7 +35,7 @@ class Worker:
         concurrency = self._services.settings.worker_concurrency
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
         self._keeper.start()
-        self._services.warm_decoders()
+        self._services.warm_decoders(reads=True)
         log.info("worker.started", worker=self.name, dispatch="embedded", concurrency=concurrency)
         pool = ThreadPoolExecutor(concurrency, thread_name_prefix="item")
         self._claim_until_stopped(pool, concurrency)

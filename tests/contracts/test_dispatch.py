@@ -19,6 +19,7 @@ from gateway.wiring import open_dispatch
 from gateway.work.celery_app import celery_app, task_name
 from gateway.work.dispatch import Bulkhead
 from gateway.work.signals import Signals, signal_folder
+from tests import media
 from tests.contracts.ground import QUICK, SOON_S, Ground, add, assert_all_done_once, worker_of
 from tests.contracts.queue import ways
 from tests.contracts.servers import Redis, free_port
@@ -160,6 +161,30 @@ def test_queues_are_bulkheads(celery_settings: dict[str, object], tmp_path: Path
         with worker_of(tmp_path, celery_settings, "--queue", "agent"):
             assert_all_done_once(ground, item_ids)
     database.close()
+
+
+def test_what_has_to_be_read_is_left_to_those_who_read(celery_settings: dict[str, object], tmp_path: Path) -> None:
+    settings = {**celery_settings, "edge_wall_s": 0.001}  # so that a worker measures, not the request
+    with (
+        running("serve", tmp_path, **settings) as service,
+        service.client() as client,
+        worker_of(tmp_path, settings, "--queue", "edge"),
+    ):
+        link = client.post(
+            "/v1/items?mode=prepare",
+            content=media.label_photo(long_side=900),
+            headers={"Content-Type": "image/jpeg", "Prefer": "respond-async"},
+        ).json()["links"]["self"]
+
+        def facts() -> dict[str, object]:
+            (file,) = client.get(link).json()["files"]
+            return dict(file["facts"])
+
+        until(lambda: "image.sharpness" in facts(), within_s=SOON_S)
+        assert (client.get(link).json()["status"], "text.tokens" in facts()) == ("queued", False)
+        with worker_of(tmp_path, settings, "--queue", "ocr"):
+            until(lambda: client.get(link).json()["status"] == "ready", within_s=SOON_S)
+        assert "text.tokens" in facts()
 
 
 def test_broker_that_was_away_and_lost_everything_is_found_again(
