@@ -120,7 +120,7 @@ class Gate:
             sessions.check_origin(headers)
             self._check_length(headers)
         try:
-            session = await self._session(headers)
+            session = await self._session(headers, is_asked_for=not is_public)
         except ApiProblem as problem:
             if is_public:
                 session = None
@@ -141,11 +141,11 @@ class Gate:
         scope["state"]["form"] = form.fields
         return None, form
 
-    async def _session(self, headers: Headers) -> Session:
-        """Who looks at the console. Raises a 401 where nobody is logged in."""
+    async def _session(self, headers: Headers, *, is_asked_for: bool) -> Session | None:
+        """Who looks at the console. Where a session is asked for, raises a 401 if nobody is logged in."""
         token = sessions.session_token(headers)
         found = None if token is None else await run_in_threadpool(self._authenticator.session, token)
-        if found is not None:
+        if found is not None or not is_asked_for:
             return found
         if self._keyless:
             _check_is_local(headers)

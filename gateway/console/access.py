@@ -9,8 +9,10 @@ from __future__ import annotations
 import ipaddress
 import math
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlencode
 
+import anyio.to_thread
 import structlog
 from fastapi import APIRouter
 from sqlalchemy.engine import Connection
@@ -93,6 +95,8 @@ class AccessRoutes:
     def __init__(self, database: Database, limits: SessionLimits) -> None:
         self._database = database
         self._limits = limits
+        self._passwords = anyio.CapacityLimiter(2)
+        """Who waits for a password to be looked at waits here, and keeps no thread from other requests."""
 
     def router(self) -> APIRouter:
         """The routes; the pages around them are the console's."""
@@ -107,7 +111,9 @@ class AccessRoutes:
         form = form_of(request)
         name, password = form.get("name", "").strip(), form.get("password", "")
         next_path = sessions.safe_next(form.get("next"))
-        outcome = await run_in_threadpool(self._log_in, name, password, _address(request))
+        before = sessions.session_token(request.headers)
+        log_in = partial(self._log_in, name, password, _address(request), before)
+        outcome = await anyio.to_thread.run_sync(log_in, limiter=self._passwords)
         if isinstance(outcome, _Refused):
             return _refused_login(request, outcome, next_path)
         if _wants_json(request):
@@ -138,7 +144,8 @@ class AccessRoutes:
         assert token is not None
         form = form_of(request)
         current, wanted = form.get("current", ""), form.get("password", "")
-        await run_in_threadpool(self._change_password, person, current, wanted, _address(request), token)
+        change = partial(self._change_password, person, current, wanted, _address(request), token)
+        await anyio.to_thread.run_sync(change, limiter=self._passwords)
         if _wants_json(request):
             return JSONResponse({})
         return RedirectResponse(sessions.safe_next(form.get("next")), status_code=303)
@@ -146,15 +153,18 @@ class AccessRoutes:
     def _cookie(self, request: Request, token: str) -> str:
         return sessions.session_cookie(token, request.scope, lasts_s=self._limits.total_ms // 1000)
 
-    def _log_in(self, name: str, password: str, address: str) -> _LoggedIn | _Refused:
+    def _log_in(self, name: str, password: str, address: str, before: str | None) -> _LoggedIn | _Refused:
         attempt = Attempt(people.login_of(name), address)
         outcome = self._check(attempt, name, password)
         if not isinstance(outcome, PersonRecord):
             return outcome
 
         def start(connection: Connection) -> str:
+            at_ms = items.now_ms(connection)
             logins.succeed(connection, attempt)
-            return people.start_session(connection, outcome, at_ms=items.now_ms(connection), limits=self._limits)
+            if before is not None:
+                people.end_session(connection, people.token_hash(before), at_ms=at_ms)
+            return people.start_session(connection, outcome, at_ms=at_ms, limits=self._limits)
 
         token = self._database.transact(start)
         log.info("login.succeeded", person_id=outcome.id)

@@ -317,6 +317,15 @@ def test_session_ends_after_idleness_and_after_its_whole_time(visit: Visit, rows
     assert (page.status_code, "error" in page.headers["location"]) == (303, False)
 
 
+def test_new_login_in_the_same_browser_ends_the_session_before(visit: Visit, locked: Service) -> None:
+    someone = visit()
+    cookie = f"sluicegate_session={someone.client.cookies['sluicegate_session']}"
+    assert someone.log_in().status_code == 200
+    with locked.client(headers={"Cookie": cookie}) as thief:
+        assert thief.get("/v1/items").status_code == 401
+    assert someone.client.get("/v1/items").status_code == 200
+
+
 def test_use_keeps_a_session_alive(visit: Visit, rows: Database) -> None:
     someone = visit()
     hashed = people.token_hash(someone.client.cookies["sluicegate_session"])
@@ -668,6 +677,8 @@ def test_keyless_service_takes_a_login_too(api: Service, name: str) -> None:
     )
     database.close()
     browser = Browser(api.client(), name)
+    page = browser.client.get("/console/login")
+    assert 'type="password"' in page.text
     assert browser.log_in().status_code == 200
     assert browser.client.get("/v1/keys").status_code == 403
     browser.post("/console/logout")
