@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
@@ -24,6 +25,7 @@ from gateway.api.changes import Changes
 from gateway.api.escalation_values import desk_of
 from gateway.api.gate import principal_of
 from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
+from gateway.api.purge import refuse_purged
 from gateway.api.render import item_json, language_of
 from gateway.api.review_problems import problem_of
 from gateway.api.schemas import ITEM_RESPONSES
@@ -137,7 +139,7 @@ class VerbRoutes:
             text = f"The caller looked at this and says: {wanted.guidance}"
             go_on(connection, item, Reviewer(principal.actor), word, text=text, expected=Status.HALTED)
 
-        await self._change(work)
+        await self._change(partial(self._services.database.transact, work))
         self._services.dispatch.wake(item_id, Bulkhead.AGENT)
         return await self._answer(item_id, request, status=202)
 
@@ -165,7 +167,7 @@ class VerbRoutes:
             retry(connection, item, profile, wanted.wanted(), actor=actor, advised_by=who)
             return False
 
-        is_replay = await self._change(work)
+        is_replay = await self._change(partial(self._services.database.transact, work))
         if not is_replay:
             self._services.dispatch.wake(item_id)
         return await self._answer(item_id, request, status=202, is_replay=is_replay)
@@ -191,7 +193,7 @@ class VerbRoutes:
             def work(connection: Connection) -> None:
                 inform(connection, self._item(connection, item_id, principal.tenant), told, actor=principal.actor)
 
-            await self._change(work)
+            await self._change(partial(intake.store_naming_files, self._services, principal.tenant, files, work))
         return await self._answer(item_id, request, status=200)
 
     async def _read_answer(self, request: Request, stack: AsyncExitStack, profile: Profile) -> ReceivedBody:
@@ -274,11 +276,14 @@ class VerbRoutes:
         item = item_store.get(connection, item_id, tenant=tenant)
         if item is None:
             raise not_found("item of this id")
+        refuse_purged(item)
         return item
 
-    async def _change(self, work: Callable[[Connection], T]) -> T:
+    async def _change(self, change: Callable[[], T]) -> T:
         try:
-            return await run_in_threadpool(self._services.database.transact, work)
+            return await run_in_threadpool(change)
+        except intake.FilesBeingRemoved as error:
+            raise ApiProblem(error.code, error.public, retry_after_s=2) from error
         except StateConflict as error:
             raise _conflict(error) from error
         except NotAllowed as error:
@@ -394,4 +399,4 @@ _INFO_OPENAPI: dict[str, Any] = {
         },
     },
 }
-_RESPONSES = {status: ITEM_RESPONSES[status] for status in (202, 400, 401, 404, 409, 422)}
+_RESPONSES: dict[int | str, dict[str, Any]] = {status: ITEM_RESPONSES[status] for status in (202, 400, 401, 404, 409, 422)}

@@ -163,13 +163,13 @@ def precision(connection: Connection, *, tenant: str) -> list[Precision]:
 def _later_rests(connection: Connection, ids: Sequence[str]) -> dict[str, list[sa.Row[Any]]]:
     if not ids:
         return {}
-    rows = connection.execute(
+    query: sa.Select[Any] = (
         sa.select(history.c.item_id, history.c.version, history.c.to_status, history.c.at_ms, history.c.reason)
         .where(history.c.item_id.in_(set(ids)), history.c.to_status.in_(_SETTLED))
         .order_by(history.c.id)
     )
     grouped: dict[str, list[sa.Row[Any]]] = {}
-    for row in rows:
+    for row in connection.execute(query):
         grouped.setdefault(row.item_id, []).append(row)
     return grouped
 

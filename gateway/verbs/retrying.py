@@ -62,8 +62,9 @@ def retry(connection: Connection, item: Item, profile: Profile, wanted: Retry, *
         for file_id in override.files:
             item_store.override_file(connection, file_id, _by(connection, wanted, actor))
     if item.expires_ms is not None:
-        now_ms = item_store.now_ms(connection)
-        values["expires_ms"] = max(item.expires_ms, now_ms + profile.retention_days * _DAY_MS)
+        days = item.submission.get("retention_days") or profile.retention_days
+        kept_ms = item.expires_ms - item.created_ms if days is None else int(days) * _DAY_MS
+        values["expires_ms"] = max(item.expires_ms, item_store.now_ms(connection) + kept_ms)
     try:
         begin_attempt(
             connection,
