@@ -245,7 +245,7 @@ def _empty_runs(connection: Connection, item_id: str, at_ms: int) -> None:
         connection.execute(table.delete().where(table.c.run_id.in_(ids)))
 
 
-def _write_down(connection: Connection, item_id: str, row: sa.Row[Any], actor: str, at_ms: int) -> None:
+def _write_down(connection: Connection, item_id: str, row: Any, actor: str, at_ms: int) -> None:
     connection.execute(
         history.insert(),
         {
