@@ -25,7 +25,7 @@ from gateway.store.engine import Database
 from gateway.store.steps import StepKind
 from gateway.store.tables import items
 from tests.acceptance.reviewing import Desk
-from tests.acceptance.talking_model import Message, Talk, TalkingModel, wanders
+from tests.acceptance.talking_model import Message, Talk, TalkingModel, calls, wanders
 from tests.gateway.running import Service, environment, running, until
 
 QUICK: dict[str, object] = {
@@ -76,8 +76,8 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory, model: TalkingModel) -> Iterator[Crew]:
-    settings = {**QUICK, "model_url": model.url}
+def crew(tmp_path_factory: pytest.TempPathFactory, model: TalkingModel, profiles_dir: Path) -> Iterator[Crew]:
+    settings = {**QUICK, "model_url": model.url, "profiles_dir": profiles_dir}
     with running("serve", tmp_path_factory.mktemp("crew"), **settings) as service:
         made = Crew(service, settings)
         for _ in range(STANDBY):
@@ -152,9 +152,11 @@ class Saboteur:
             self.trap = None
 
 
+@pytest.mark.case
 def test_worker_killed_at_every_step_of_the_incident(
     crew: Crew, desk: Desk, model: TalkingModel, name: str, label: bytes
 ) -> None:
+    """S10, with arguments that wander."""
     saboteur = Saboteur(crew)
     talk = model.plays(name, saboteur)
     saboteur.item_id = desk.submit(name, label)
@@ -179,7 +181,7 @@ def test_worker_killed_at_every_step_of_the_incident(
     assert all(row.executions >= 2 for row in executed if f"tool {row.intent['step']}" in saboteur.killed)
     costs = [Decimal(row.outcome["cost"]) for row in requests if row.outcome]
     assert (len(costs), min(costs) > 0) == (len(requests), True)
-    assert Decimal(item["usage"]["cost"]) == sum(costs)
+    assert Decimal(item["usage"]["cost"]) == sum(costs).quantize(Decimal("0.000001"))
     case = desk.only_case(saboteur.item_id)
     assert (case["halt_number"], case["occurrence_count"], case["tool"]) == (1, 1, "ocr_extract")
     assert [step["to"] for step in history].count("awaiting_human") == 1
@@ -193,6 +195,50 @@ def test_worker_killed_at_every_step_of_the_incident(
         + ", ".join(f"{seconds:.1f}" for seconds in _resumed_after(history))
         + " s from lapse to resume"
     )
+
+
+class EqualCalls:
+    """A model that asks for the same reading for ever, whose worker is killed after the first, second and third of them."""
+
+    MOST_KILLS = 3
+
+    def __init__(self, crew: Crew, desk: Desk) -> None:
+        self.crew = crew
+        self.desk = desk
+        self.item_id = ""
+        self.kills = 0
+        self.spent: list[Decimal] = []
+
+    def __call__(self, talk: Talk) -> Message:
+        rows = self.desk.steps(self.item_id)
+        self.spent.append(sum((Decimal((row.outcome or {}).get("cost", "0")) for row in rows), Decimal(0)))
+        if len(talk.calls_before) == self.kills + 1 and self.kills < self.MOST_KILLS:
+            self.kills += 1
+            self.crew.kill_holder(self.item_id)
+        return calls(("ocr_extract", {"file": "p1"}))
+
+
+@pytest.mark.case
+def test_equal_calls_of_a_run_whose_workers_are_killed_climb_the_ladder_once(
+    crew: Crew, desk: Desk, model: TalkingModel, name: str, label: bytes
+) -> None:
+    """S10: resume replays results and never calls; what is counted is counted on."""
+    killed_before = len(crew.killed_at)
+    behave = EqualCalls(crew, desk)
+    talk = model.plays(name, behave)
+    behave.item_id = desk.submit(name, label, profile="loop-human")
+    item = desk.settled(behave.item_id, within_s=240)
+    kills = len(crew.killed_at) - killed_before
+    lost = [step for step in desk.history(behave.item_id) if step["reason"] == "worker_lost"]
+    assert (item["status"], item["reason"]) == ("awaiting_human", "repeated_tool_calls")
+    assert (behave.kills, kills) == (3, 3)
+    assert desk.actions(behave.item_id) == ["allow", "warn", "block", "halt"]
+    executed = [row for row in desk.steps(behave.item_id) if row.kind is StepKind.TOOL and row.intent["execute"]]
+    without_kills = 2
+    assert without_kills <= sum(row.executions for row in executed) <= without_kills + min(len(lost), 3)
+    assert len(talk.requests) <= 4 + len(lost)
+    assert behave.spent == sorted(behave.spent)
+    assert Decimal(item["usage"]["cost"]) >= behave.spent[-1] > 0
 
 
 def _resumed_after(history: list[dict[str, Any]]) -> list[float]:

@@ -22,6 +22,7 @@ from gateway.item import TERMINAL, Item, Status, may_follow
 from gateway.store import items as item_store
 from gateway.store.engine import Database
 from tests import media
+from tests.contracts.sizes import sized
 from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
 from tests.gateway.raw_http import head, multipart
 from tests.gateway.running import Service, freeze_between_writes, running, settled, start, until
@@ -196,13 +197,15 @@ def _cut_upload(api: Service, keep: int) -> socket.socket:
     return connection
 
 
+@pytest.mark.case
 def test_uploads_that_end_badly_leave_nothing_behind(api: Service) -> None:
+    """S8: neither files nor descriptors, whether cut, too long or refused."""
     random_place = random.Random(8)
     photo = {"Content-Type": "image/jpeg"}
     with api.client() as client:
         blobs, items = api.blobs, client.get("/v1/items").json()
         before = api.open_files()
-        for _ in range(12):
+        for _ in range(sized(12, 100)):
             _cut_upload(api, random_place.randrange(1, 300_000)).close()
             declared = client.post("/v1/items", content=bytes(4 * 1024 * 1024 + 1), headers=photo)
             counted = client.post("/v1/items", content=iter([bytes(1_000_000)] * 5), headers=photo)
@@ -216,12 +219,15 @@ def test_uploads_that_end_badly_leave_nothing_behind(api: Service) -> None:
         assert api.blobs == blobs | {kept["files"][0]["sha256"]}
 
 
+@pytest.mark.case
 def test_leftovers_of_a_killed_service_are_removed_at_its_next_start(tmp_path: Path) -> None:
+    """S8: killed in the middle of several uploads."""
+    cut = sized(5, 20)
     api = start("serve", tmp_path, default_wait_s=0)
-    connections = [_cut_upload(api, 200_000) for _ in range(5)]
-    until(lambda: len(api.incoming) == 5)
+    connections = [_cut_upload(api, 200_000) for _ in range(cut)]
+    until(lambda: len(api.incoming) == cut)
     api.kill()
-    assert len(api.incoming) == 5
+    assert len(api.incoming) == cut
     for connection in connections:
         connection.close()
     with running("serve", tmp_path, default_wait_s=0) as again:
