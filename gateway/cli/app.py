@@ -15,6 +15,7 @@ from gateway.cli.operations import add_commands as add_operations
 from gateway.cli.startup import fail, settings, startup_errors
 from gateway.cli.trace import app as trace_app
 from gateway.cli.users import app as users_app
+from gateway.cli.webhook import app as webhook_app
 from gateway.profiles import ProfileInvalid, load_profiles
 from gateway.profiles.loader import load_profile
 from gateway.settings import DispatchMode, Settings
@@ -35,6 +36,7 @@ app.add_typer(profiles_app, name="profiles")
 app.add_typer(trace_app, name="trace")
 add_operations(app)
 app.add_typer(users_app, name="users")
+app.add_typer(webhook_app, name="webhook")
 
 _out = Console(highlight=False)
 
@@ -86,6 +88,16 @@ def worker(
         fail("--queue needs --dispatch celery: an embedded worker takes whatever waits longest")
     with startup_errors():
         run_worker(chosen, queue or list(Bulkhead))
+
+
+@app.command()
+def deliver() -> None:
+    """Webhooks alone, such as on a machine of their own; workers deliver too unless SLUICEGATE_WEBHOOK_DELIVERY=false."""
+    from gateway.cli.processes import run_delivery
+
+    chosen = settings()
+    with startup_errors():
+        run_delivery(chosen)
 
 
 @app.command()

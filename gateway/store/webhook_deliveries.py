@@ -24,7 +24,7 @@ from gateway.webhooks import catalogue
 from gateway.webhooks.model import Attempt, Delivery, DeliveryStatus, Endpoint, EndpointStatus, ErrorClass, Outcome
 from gateway.webhooks.schedule import Health
 
-_PENDING = sa.literal_column(f"'{DeliveryStatus.PENDING.value}'")
+_PENDING: sa.ColumnClause[str] = sa.literal_column(f"'{DeliveryStatus.PENDING.value}'")
 """Written out rather than bound, so that the indexes of what waits can be used."""
 _IS_PENDING = webhook_deliveries.c.status == _PENDING
 MOST_REPLAYED = 10_000

@@ -125,7 +125,7 @@ class Sender:
             "Content-Length": str(len(body)),
             **headers,
         }
-        return httpcore.Request("POST", url, headers=sent, content=body)
+        return httpcore.Request("POST", url, headers=list(sent.items()), content=body)
 
 
 async def _read(response: httpcore.Response, began: float, deadline: float) -> Outcome:
