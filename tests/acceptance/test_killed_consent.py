@@ -17,8 +17,11 @@ from gateway.store.engine import Database
 from gateway.store.steps import StepKind
 from gateway.wiring import Services, open_services
 from tests.acceptance.conftest import POLICIES, SHIPPED
+from tests.acceptance.reviewing import Desk
 from tests.acceptance.talking_model import Message, Talk, TalkingModel, calls, saves
 from tests.acceptance.test_killed_steps import MortalDatabase, Run
+from tests.acceptance.test_killed_workers import QUICK, Crew
+from tests.gateway.running import running
 
 WISH = {"name": "material", "value": "olive oil", "source": "p1"}
 BETTER = {**WISH, "value": "coconut oil"}
@@ -83,7 +86,7 @@ def test_worker_killed_at_any_write_runs_the_call_once(
             item = run.item()
             assert (item.status, item.attempt, item.result) == (Status.SUCCEEDED, 1, calm.item().result), title
             assert [effect.arguments for effect in item.effects] == [stated], title
-            stating = [row for row in run.steps() if row.kind is StepKind.TOOL and row.intent["execute"]][0]
+            stating = next(row for row in run.steps() if row.kind is StepKind.TOOL and row.intent["execute"])
             assert (stating.intent["grant"]["call_id"], stating.outcome is not None) == (
                 stating.intent["call_id"],
                 True,
@@ -92,3 +95,40 @@ def test_worker_killed_at_any_write_runs_the_call_once(
             results = [message["content"] for message in talk.messages if message["role"] == "tool"]
             assert len(results) == 1, title
             assert stated["value"] in results[0], title
+
+
+@pytest.fixture
+def crew(tmp_path_factory: pytest.TempPathFactory, model: TalkingModel, profiles_dir: Path) -> Iterator[Crew]:
+    settings: dict[str, object] = {**QUICK, "model_url": model.url, "profiles_dir": profiles_dir}
+    with running("serve", tmp_path_factory.mktemp("consent-crew"), **settings) as service:
+        made = Crew(service, settings)
+        made.hire()
+        yield made
+        made.dismiss()
+
+
+def test_real_workers_killed_around_an_approved_call_run_it_once(
+    crew: Crew, model: TalkingModel, name: str, sheet: bytes
+) -> None:
+    """One dies as soon as it has the item again, the next with the call done and the model's answer outstanding."""
+    killed: list[int] = []
+
+    def kills_once(talk: Talk) -> Message:
+        if talk.calls_before and len(killed) < 2:
+            killed.append(2)
+            crew.kill_holder(item_id)
+        return states_first(talk)
+
+    model.plays(name, kills_once)
+    with crew.service.client() as client:
+        desk = Desk(client, crew.service.data_dir)
+        item_id = desk.submit(name, sheet, profile="asks-first")
+        assert desk.settled(item_id, within_s=120)["reason"] == "approval_needed"
+        case = desk.only_case(item_id)
+        desk.decided(case["id"], "approve_call", call_id=case["open_calls"][0]["call_id"])
+        killed.append(1)
+        crew.kill_holder(item_id)
+        item = desk.settled(item_id, within_s=120)
+        assert (item["status"], item["attempt"]) == ("succeeded", 1), item["reason"]
+        assert [effect["arguments"] for effect in item["effects"]] == [WISH]
+        assert [step["reason"] for step in desk.history(item_id)].count("worker_lost") == len(crew.killed_at) == 2
