@@ -37,7 +37,7 @@ function take(rail) {
   const before = form.dataset.lease ?? now.dataset.state;
   form.dataset.lease = now.dataset.state;
   form.dataset.content ??= now.dataset.content;
-  if (form.dataset.content === now.dataset.content && ["mine", "open"].includes(now.dataset.state)) {
+  if (form.dataset.content === now.dataset.content && ["mine", "open"].includes(now.dataset.state) && now.dataset.may === "yes") {
     form.elements.version.value = now.dataset.version;
     lock(false);
     if (before === "other") document.getElementById("notice").replaceChildren();
@@ -67,5 +67,5 @@ export function notify(text, locks) {
 
 export function lock(is) {
   const fields = document.querySelector("#decide > fieldset");
-  if (fields && document.querySelector("#claim, #lease [data-state=mine], #lease [data-state=open], #lease [data-state=other], #lease [data-state=over]")) fields.disabled = is;
+  if (fields && (is || document.querySelector("#lease [data-may=yes]"))) fields.disabled = is;
 }
