@@ -17,7 +17,9 @@ from gateway.store import backlog
 from gateway.store.engine import Database
 
 _LOOK_S = 1.0
-"""How long one look at the queue and the disk is good for."""
+"""How long one look at the queue and the disk is good for, at least."""
+_LOOK_SHARE = 0.02
+"""Of one process's time that looks may take: where the queue may be so long that a look takes long, it is made more rarely."""
 _LEAST_RETRY_S, _MOST_RETRY_S = 1, 300
 
 
@@ -62,6 +64,7 @@ class Admission:
         self._limits = limits
         self._lock = threading.Lock()
         self._looked_at = float("-inf")
+        self._good_for_s = _LOOK_S
         self._waiting: Mapping[str, backlog.Waiting] = {}
         self._total = backlog.Waiting(0, 0, 0.0)
         self._free_bytes = 0
@@ -70,7 +73,7 @@ class Admission:
     @property
     def is_fresh(self) -> bool:
         """Whether `refusal` can answer without a look at the database."""
-        return time.monotonic() - self._looked_at < _LOOK_S
+        return time.monotonic() - self._looked_at < self._good_for_s
 
     def look(self) -> None:
         """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look, if any."""
@@ -80,12 +83,14 @@ class Admission:
         try:
             if is_first and self.is_fresh:  # somebody else looked while we waited
                 return
-            with self._database.read() as connection:
-                waiting = backlog.waiting_by_tenant(connection)
+            began = time.monotonic()
+            with self._database.read() as connection:  # past the bound all are refused, however many there are
+                waiting = backlog.waiting_by_tenant(connection, most=self._limits.max_waiting)
             self._waiting, self._total = waiting, backlog.total(waiting.values())
             self._free_bytes = shutil.disk_usage(self._data_dir).free
             self._admitted = 0
             self._looked_at = time.monotonic()
+            self._good_for_s = max(_LOOK_S, (self._looked_at - began) / _LOOK_SHARE)
         finally:
             self._lock.release()
 

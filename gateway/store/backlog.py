@@ -1,4 +1,4 @@
-"""How much waits, per tenant: bounded work, since what waits is bounded itself."""
+"""How much waits, per tenant, counted up to a bound; and how much there is of everything else."""
 
 from __future__ import annotations
 
@@ -25,24 +25,28 @@ class Waiting:
 
 NOTHING = Waiting(0, 0, 0.0)
 
-_BY_TENANT = (
-    sa.select(
-        items.c.tenant,
-        sa.func.count().label("waiting"),
-        sa.func.coalesce(sa.func.sum(items.c.upload_bytes), 0).label("bytes"),
-        sa.func.min(items.c.available_ms).label("oldest_ms"),
-    )
-    .where(items.c.status == Status.QUEUED.value)
-    .group_by(items.c.tenant)
+# Written out rather than bound: a plan for any value of a parameter cannot use the index of what waits.
+_OLDEST_WAITING = (
+    sa.select(items.c.tenant, items.c.upload_bytes, items.c.available_ms)
+    .where(items.c.status == sa.literal_column(f"'{Status.QUEUED.value}'"))
+    .order_by(items.c.available_ms, items.c.id)
 )
 
 
-def waiting_by_tenant(connection: Connection) -> dict[str, Waiting]:
-    """What waits for a worker, by tenant."""
+def waiting_by_tenant(connection: Connection, *, most: int | None = None) -> dict[str, Waiting]:
+    """What waits for a worker, by tenant: of the `most` items that have waited longest, or of all."""
+    rows = _OLDEST_WAITING if most is None else _OLDEST_WAITING.limit(most)
+    oldest = rows.subquery()
+    by_tenant = sa.select(
+        oldest.c.tenant,
+        sa.func.count().label("waiting"),
+        sa.func.coalesce(sa.func.sum(oldest.c.upload_bytes), 0).label("bytes"),
+        sa.func.min(oldest.c.available_ms).label("oldest_ms"),
+    ).group_by(oldest.c.tenant)
     now = now_ms(connection)
     return {
         row.tenant: Waiting(int(row.waiting), int(row.bytes), max(now - int(row.oldest_ms), 0) / 1000)
-        for row in connection.execute(_BY_TENANT)
+        for row in connection.execute(by_tenant)
     }
 
 
