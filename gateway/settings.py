@@ -264,9 +264,13 @@ def comma_separated(text: str | None) -> tuple[str, ...]:
 
 def webhook_waits(text: str) -> tuple[float, ...]:
     """Seconds between attempts. Raises `ValueError`."""
-    waits = tuple(float(part) for part in comma_separated(text))
+    problem = "must be seconds between 0 and a week, such as 5,300,1800"
+    try:
+        waits = tuple(float(part) for part in comma_separated(text))
+    except ValueError:
+        raise ValueError(problem) from None
     if not all(0 <= wait <= 7 * 24 * 3600 for wait in waits):
-        raise ValueError("must be seconds between 0 and a week, such as 5,300,1800")
+        raise ValueError(problem)
     return waits
 
 
@@ -274,10 +278,10 @@ def webhook_port_list(text: str) -> tuple[int, ...]:
     """Ports; none for `any`. Raises `ValueError`."""
     if text.strip().lower() == "any":
         return ()
-    ports = tuple(int(part) for part in comma_separated(text))
-    if not ports or not all(0 < port <= 65535 for port in ports):
+    parts = comma_separated(text)
+    if not parts or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65535 for part in parts):
         raise ValueError("must be ports such as 443,8443, or `any`")
-    return ports
+    return tuple(int(part) for part in parts)
 
 
 def private_networks(text: str | None) -> tuple[IPNetwork, ...]:

@@ -50,7 +50,7 @@ def redacted_args(call: ToolCall, canonical: str | None = None) -> str:
     raw = call.args_raw if call.args_raw is not None else call.args if isinstance(call.args, str) else None
     if raw is not None:
         head = raw[: MAX_BYTES + 256]
-        text = _SECRET_VALUE.sub(_HIDDEN, _SECRET_PAIR.sub(rf"\1{_HIDDEN}", head))
+        text = redacted_text(head)
     else:
         text = _encode(_redacted({} if call.args is None else call.args, 0))
     return _cut(text)
@@ -58,7 +58,7 @@ def redacted_args(call: ToolCall, canonical: str | None = None) -> str:
 
 def redacted_text(text: str) -> str:
     """Free text with what is or looks like a secret hidden."""
-    return _SECRET_VALUE.sub(_HIDDEN, _SECRET_PAIR.sub(rf"\1{_HIDDEN}", text))
+    return _SECRET_PAIR.sub(rf"\1{_HIDDEN}", _SECRET_VALUE.sub(_HIDDEN, text))  # else `Bearer` alone is a pair's value
 
 
 def _redacted(value: object, depth: int) -> object:
