@@ -20,6 +20,7 @@ from gateway.api.artifacts import ArtifactRoutes
 from gateway.api.auth import Authenticator
 from gateway.api.budgets import BudgetRoutes
 from gateway.api.changes import Changes
+from gateway.api.decision_schemas import decision_components
 from gateway.api.decisions import DecisionRoutes
 from gateway.api.escalation_groups import EscalationGroupRoutes
 from gateway.api.escalations import EscalationRoutes
@@ -178,7 +179,7 @@ def _describe(app: FastAPI) -> None:
     def described() -> dict[str, Any]:
         document = generated()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update({**components(), **guard_components(), **webhook_components()})
+        schemas.update({**components(), **guard_components(), **webhook_components(), **decision_components()})
         return document
 
     app.openapi = described  # type: ignore[method-assign]

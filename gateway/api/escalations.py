@@ -15,6 +15,7 @@ from gateway.api import escalation_values as said
 from gateway.api import idempotency
 from gateway.api import request_values as values
 from gateway.api.changes import Changes
+from gateway.api.decision_schemas import RESOLVE_OPENAPI
 from gateway.api.problems import FieldError, invalid
 from gateway.api.review_problems import problem_of
 from gateway.api.schemas import parameters
@@ -59,7 +60,13 @@ class EscalationRoutes:
         )
         add("/{escalation_id}/notes", self.note, methods=["POST"], summary="Add a note to a case")
         add("/{escalation_id}/audit", self.audit, methods=["GET"], summary="All that happened to a case")
-        add("/{escalation_id}/resolve", self.resolve, methods=["POST"], summary="Decide; the first valid writer wins")
+        add(
+            "/{escalation_id}/resolve",
+            self.resolve,
+            methods=["POST"],
+            summary="Decide; the first valid writer wins",
+            openapi_extra=RESOLVE_OPENAPI,
+        )
         add("/{escalation_id}/undo", self.undo, methods=["POST"], summary="Take a decision back before it takes effect")
         add("/{escalation_id}/reopen", self.reopen, methods=["POST"], summary="Take a decided case up again")
         return router

@@ -28,7 +28,7 @@ from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
 from gateway.api.purge import refuse_purged
 from gateway.api.render import item_json, language_of
 from gateway.api.review_problems import problem_of
-from gateway.api.schemas import ITEM_RESPONSES
+from gateway.api.schemas import ITEM_RESPONSES, problem
 from gateway.blobs import BlobStoreUnreachable
 from gateway.decision import ScreenedFile
 from gateway.item import Item, Status
@@ -399,4 +399,10 @@ _INFO_OPENAPI: dict[str, Any] = {
         },
     },
 }
-_RESPONSES: dict[int | str, dict[str, Any]] = {status: ITEM_RESPONSES[status] for status in (202, 400, 401, 404, 409, 422)}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    **{status: ITEM_RESPONSES[status] for status in (200, 202, 400, 401, 404, 409, 413, 415, 507)},
+    403: problem("A scope is missing"),
+    410: problem("The content was purged"),
+    412: problem("The item has changed since it was read"),
+    422: problem("The Idempotency-Key was reused"),
+}

@@ -10,13 +10,14 @@ EVENT_TYPES: tuple[str, ...] = (
         for word in (
             *("queued", "inspecting", "rejected", "ready", "running", "halted", "awaiting_human", "info_requested"),
             *("succeeded", "failed", "cancelling", "cancelled", "expired", "duplicate", "purged"),
+            *("awaiting_submitter", "superseded"),
         )
     ),
     *(
         f"escalation.{word}"
         for word in (
             *("opened", "claimed", "released", "assigned", "due_soon", "resolved", "applied", "expired"),
-            *("withdrawn", "reopened", "noted"),
+            *("withdrawn", "reopened", "noted", "asked", "informed"),
         )
     ),
     *(f"rule.{word}" for word in ("proposed", "activated", "retired")),
