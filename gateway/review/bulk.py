@@ -183,14 +183,13 @@ def _one(
     undo_ms: int,
 ) -> CaseFate:
     def work(connection: Connection) -> CaseFate:
-        record = case_in(connection, desk, case_id)
+        case_in(connection, desk, case_id)
         lease = leases.claim(connection, case_id, tenant=desk.tenant, holder=desk.person, lease_ms=_LEASE_MS)
+        record = case_in(connection, desk, case_id)
         if lease is None and record.resolution is None:
             raise not_claimable(record)
-        token = wanted.lease_token if lease is None else lease.token
-        version = case_in(connection, desk, case_id).version
-        mine = wanted.model_copy(update={"lease_token": token})
-        done = decide_in(connection, services, desk, case_id, mine, version=version, key=key, undo_ms=undo_ms)
+        mine = wanted if lease is None else wanted.model_copy(update={"lease_token": lease.token})
+        done = decide_in(connection, services, desk, case_id, mine, version=record.version, key=key, undo_ms=undo_ms)
         if dry_run:
             raise _Trial
         if not done.is_replay:

@@ -206,23 +206,22 @@ def times_of(durations_ms: Sequence[int]) -> Times:
 
 
 def _decided(connection: Connection, tenant: str, *, since_ms: int) -> tuple[dict[str, int], dict[str, int]]:
-    columns = escalations.c
-    rows = connection.execute(
-        sa.select(columns.decided_action, columns.decided_by == TIMEOUT_ACTOR, sa.func.count())
-        .where(columns.tenant == tenant, columns.decided_ms >= since_ms, columns.decided_action.is_not(None))
-        .group_by(columns.decided_action, columns.decided_by == TIMEOUT_ACTOR)
-    ).all()
-    by_people = {row[0]: int(row[2]) for row in rows if not row[1]}
-    by_clock = {row[0]: int(row[2]) for row in rows if row[1]}
+    found = _decisions(connection, escalations.c.tenant == tenant, escalations.c.decided_ms >= since_ms)
+    by_people = {action: count for (action, is_timeout), count in found.items() if not is_timeout}
+    by_clock = {action: count for (action, is_timeout), count in found.items() if is_timeout}
     return by_people, by_clock
 
 
 def decisions_of_all(connection: Connection) -> dict[tuple[str, bool], int]:
     """Of all tenants: decided cases by action, and whether the clock decided."""
-    columns = escalations.c
+    return _decisions(connection)
+
+
+def _decisions(connection: Connection, *where: sa.ColumnElement[bool]) -> dict[tuple[str, bool], int]:
+    is_timeout = (escalations.c.decided_by == TIMEOUT_ACTOR).label("is_timeout")
     rows = connection.execute(
-        sa.select(columns.decided_action, columns.decided_by == TIMEOUT_ACTOR, sa.func.count())
-        .where(columns.decided_action.is_not(None))
-        .group_by(columns.decided_action, columns.decided_by == TIMEOUT_ACTOR)
+        sa.select(escalations.c.decided_action, is_timeout, sa.func.count())
+        .where(escalations.c.decided_action.is_not(None), *where)
+        .group_by(escalations.c.decided_action, "is_timeout")
     )
     return {(row[0], bool(row[1])): int(row[2]) for row in rows}

@@ -37,7 +37,7 @@ class Queue:
         *,
         reason: str = "repeated_tool_calls",
         tool: str | None = "ocr_extract",
-        due_ms: int = HOUR_MS,
+        due_ms: int = 4 * HOUR_MS,
         expires_ms: int = 72 * HOUR_MS,
         can_resume: bool = True,
         packet: Mapping[str, Any] | None = None,
