@@ -42,6 +42,8 @@ _BUFFER = 1000
 """Events that wait for one stream; past that it is let go."""
 _STALL_S = 20.0
 """How long a client may take nothing."""
+_LEAVE_S = 3.0
+"""How long it may take what was still to be said once its stream is over."""
 _MOST_STREAMS = 2000
 _STATUS_OF_KIND = {f"item.{status.value}": status for status in Status}
 
@@ -63,12 +65,16 @@ class Subscriber:
         self.credential = credential
         self.waiting: deque[sa.Row[Any]] = deque()
         self.wake = asyncio.Event()
+        self.is_live = False
+        """It has read what was before, and takes what comes."""
         self.is_over = False
         """It gets nothing more: too slow, its rights ended, or the process is about to end."""
+        self.on_end: Callable[[], None] | None = None
 
     def offer(self, row: sa.Row[Any]) -> None:
         """Take an event if it is one of this stream's."""
-        if row.tenant != self.tenant or self.resource not in {None, row.resource} or self.is_over:
+        is_wanted = row.tenant == self.tenant and self.resource in {None, row.resource}
+        if not is_wanted or not self.is_live or self.is_over:
             return
         if len(self.waiting) >= _BUFFER:
             self.end()
@@ -78,6 +84,8 @@ class Subscriber:
 
     def end(self) -> None:
         """Let the client go."""
+        if not self.is_over and self.on_end is not None:
+            self.on_end()
         self.is_over = True
         self.wake.set()
 
@@ -104,7 +112,7 @@ class EventHub:
             )
 
     async def join(self, subscriber: Subscriber) -> None:
-        """From now on it gets every new event. What is in the log by now it has to read afterwards."""
+        """Look after it. Once it is live it gets every new event; what is in the log by then it has to read afterwards."""
         async with self._joining:
             if self._reader is None or self._reader.done():
                 last = await run_in_threadpool(self._last)
@@ -200,12 +208,15 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         watcher = asyncio.create_task(self._end_with_client(receive))
         try:
-            async with asyncio.timeout(self._hub.pace.cap_s + _STALL_S):
+            async with asyncio.timeout(self._hub.pace.cap_s + _STALL_S) as limit:
+                self._subscriber.on_end = lambda: _shorten(limit)
+                await self._hub.join(self._subscriber)
                 await self._run(lambda piece: _write(send, piece))
                 await _write(send, b"", more=False)
         except TimeoutError:
             return  # it takes nothing: the server closes what was not completed
         finally:
+            self._subscriber.on_end = None
             watcher.cancel()
             self._hub.leave(self._subscriber)
 
@@ -215,7 +226,7 @@ class EventStream(Response):
         ping_at = loop.time() + self._hub.pace.ping_s
         await write(b"retry: %d\n\n" % RETRY_MS + self._first)
         await self._catch_up(write)
-        await self._hub.join(self._subscriber)
+        self._subscriber.is_live = True
         is_over = await self._catch_up(write)
         while True:
             taken = self._take()
@@ -241,7 +252,7 @@ class EventStream(Response):
                 self._last = page.rows[-1].seq
                 await write(b"".join(map(frame, page.rows)))
             if page.is_whole or self._subscriber.is_over:
-                return page.item_is_over
+                return page.is_whole and page.item_is_over
 
     def _take(self) -> list[sa.Row[Any]]:
         """What was handed over and not sent yet."""
@@ -274,6 +285,11 @@ def ends_with(rows: Sequence[sa.Row[Any]], *, otherwise: bool) -> bool:
 async def _write(send: Send, piece: bytes, *, more: bool = True) -> None:
     async with asyncio.timeout(_STALL_S):
         await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+def _shorten(limit: asyncio.Timeout) -> None:
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time() + _LEAVE_S)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

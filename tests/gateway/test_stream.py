@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from gateway.api.auth import Authenticator
 from gateway.api.changes import Changes
@@ -277,7 +278,6 @@ def test_oldest_events_are_forgotten_and_the_log_stays_in_one_piece(database: Da
 
 def test_slow_reader_is_let_go_and_harms_nobody(api: Service, api_client: httpx.Client, name: str) -> None:
     key = store_key(api, f"slow-{name}")
-    database = Database(f"sqlite:///{api.data_dir / 'sluicegate.db'}")
     before = metric(api_client)
     with (
         stream(api.port, "/v1/events", f"Authorization: Bearer {key}", receive_bytes=2048),
@@ -286,33 +286,28 @@ def test_slow_reader_is_let_go_and_harms_nobody(api: Service, api_client: httpx.
         quick.next()
         until(lambda: metric(api_client) == before + 2)
         sent = 3000
-        body = {"filling": "x" * 4000}
-
-        def write(first: int) -> None:
-            def rows(connection: Any) -> None:
-                for number in range(first, first + 200):
-                    events.append(
-                        connection,
-                        tenant=f"slow-{name}",
-                        kind="k",
-                        resource=f"r{number}",
-                        version=1,
-                        at_ms=1,
-                        body=body,
-                    )
-
-            database.transact(rows)
-
         memory = api.resident_bytes()
-        for first in range(0, sent, 200):
-            write(first)
+        for _ in range(0, sent, 200):
+            write_many(api.data_dir, f"slow-{name}", 200)
             for _ in range(200):
                 assert quick.event(30) is not None
         assert len([one for one in quick.came if one.event]) == sent
         assert api.resident_bytes() - memory < 60 * 1024 * 1024
         until(lambda: metric(api_client) == before + 1, within_s=45)
-    database.close()
     until(lambda: metric(api_client) <= before)
+
+
+def write_many(data_dir: Path, tenant: str, count: int) -> None:
+    """So many events of 4 kB each."""
+    body = {"filling": "x" * 4000}
+    database = Database(f"sqlite:///{data_dir / 'sluicegate.db'}")
+
+    def write(connection: Connection) -> None:
+        for number in range(count):
+            events.append(connection, tenant=tenant, kind="k", resource=f"r{number}", version=1, at_ms=1, body=body)
+
+    database.transact(write)
+    database.close()
 
 
 def test_log_is_read_once_however_many_streams_are_open(database: Database) -> None:
@@ -332,6 +327,7 @@ def test_log_is_read_once_however_many_streams_are_open(database: Database) -> N
         subscribers = [Subscriber(tenant, None, None) for tenant in ("a", "b") for _ in range(100)]
         for subscriber in subscribers:
             await hub.join(subscriber)
+            subscriber.is_live = True
         database.transact(lambda c: events.append(c, tenant="a", kind="k", resource="r", version=1, at_ms=1, body={}))
         changes.notify("r")
         async with asyncio.timeout(20):
@@ -352,7 +348,12 @@ def test_process_that_is_told_to_end_lets_streams_go_at_once(tmp_path: Path) -> 
     with running("serve", tmp_path, default_wait_s=0) as service:
         with service.client() as client:
             item = client.post("/v1/items", json={"title": "t"}).json()
-        with stream(service.port, of(item)) as opened, stream(service.port, "/v1/events") as of_all:
+        write_many(tmp_path, "default", 2000)
+        with (
+            stream(service.port, "/v1/events?after=0", receive_bytes=2048),  # takes nothing of it
+            stream(service.port, of(item)) as opened,
+            stream(service.port, "/v1/events") as of_all,
+        ):
             opened.until("item.queued")
             of_all.next()
             service.process.send_signal(signal.SIGTERM)
@@ -360,7 +361,8 @@ def test_process_that_is_told_to_end_lets_streams_go_at_once(tmp_path: Path) -> 
                 while one.next(5) is not None:
                     continue
                 assert not [sent for sent in one.came if sent.event == "stream.end"]
-        assert service.process.wait(20) == 0
+            assert service.process.wait(20) == 0
+        assert "Traceback" not in service.complaints()
 
 
 # --- SVC-06: compression, idle proxies ---------------------------------------------------------------------------------------
