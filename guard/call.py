@@ -279,6 +279,14 @@ def canonical_args(args: object) -> str:
         raise ValueError("arguments are too deep, too large or cyclic") from exc
 
 
+def leaf_text(value: object) -> str:
+    """The canonical text of a value that is neither object nor list; a set of sets may be too deep even so."""
+    try:
+        return canonical_args(value)
+    except ValueError:
+        return f"a {type(value).__qualname__} that cannot be read"
+
+
 def is_integral(number: Number) -> bool:
     """Whether an entry of `CallKeys.numbers` is whole."""
     return type(number) is int or (isinstance(number, str) and number.lstrip("-").isdigit())
@@ -437,7 +445,7 @@ def _keys_of_head(tool: str, args: object) -> CallKeys:
             text.append(f"list of {len(value)}")
             ahead.extend(value)
         else:
-            text.append(_encode(_walk(value, "", 0, _Scan(NO_IGNORED))))
+            text.append(leaf_text(value))
     signature = _digest(tool, "\n".join(text))
     return CallKeys(signature, signature, None)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from guard.call import canonical_args
+from guard.call import canonical_args, leaf_text
 from guard.large import large_text
 
 MAX_NORMALISED_CHARS: Final = 1_000_000
@@ -101,14 +101,7 @@ def result_text(result: object, volatile: tuple[str, ...] = ()) -> str:
     try:
         return canonical_args(result)
     except ValueError:
-        return large_text(result, _leaf_text)
-
-
-def _leaf_text(value: object) -> str:
-    try:
-        return canonical_args(value)
-    except ValueError:  # a set of sets, nested too deeply
-        return f"a {type(value).__qualname__} that cannot be read"
+        return large_text(result, leaf_text)
 
 
 def excerpt_of(outcome: Outcome) -> str:

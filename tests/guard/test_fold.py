@@ -116,6 +116,9 @@ def test_a_snapshot_with_the_later_records_equals_the_whole_fold(
     play(live, rest, 1_000)
     rebuilt = Guard.from_trace(live.trace, policy, tools=TOOLS, snapshot=stored)
     assert rebuilt.snapshot() == live.snapshot()
+    other = Guard.from_trace(Trace(live.trace.records[: stored["records"]]), policy, tools=TOOLS)
+    other.follow(live.trace.records[stored["records"] :])
+    assert other.snapshot() == live.snapshot()
 
 
 @settings(max_examples=80, deadline=None)

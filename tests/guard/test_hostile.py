@@ -50,6 +50,13 @@ def _doubling() -> list[Any]:
     return value
 
 
+def _deep_sets() -> Any:
+    value: Any = frozenset([1])
+    for _ in range(150):
+        value = frozenset([value])
+    return value
+
+
 def _deep(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
@@ -83,6 +90,7 @@ HOSTILE: dict[str, ToolCall] = {
     "cyclic list": ToolCall("t", {"a": _cyclic_list()}),
     "cyclic and wide": ToolCall("t", _cyclic_wide()),
     "doubling": ToolCall("t", {"a": _doubling()}),
+    "sets within sets": ToolCall("t", {"a": _deep_sets()}),
     "lone surrogate": ToolCall("t\ud800", {"\udc00": "\ud800"}, call_id="\ud800", turn="\ud800"),
     "NUL": ToolCall("t\x00", {"a\x00": "\x00"}),
     "keys of many kinds": ToolCall("t", {1: 1, "1": 2, None: 3, (1, 2): 4}),
@@ -144,6 +152,19 @@ def test_invented_tools_share_one_row_of_errors() -> None:
     assert [d.action.value for d in actions] == ["allow", "warn", "warn", "halt"]
     assert actions[0].append is not None
     assert actions[3].escalates
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_results_are_compared_and_never_raise(name: str) -> None:
+    guard = Guard(tools=READ)
+    actions = []
+    for number in range(1, 4):
+        call = ToolCall("look", {"at": "p1"}, call_id=f"c{number}", turn=number)
+        decision = guard.before(call)
+        if decision.execute:
+            decision = guard.after(call, Outcome.ok(HOSTILE[name].args))
+        actions.append(decision.action)
+    assert actions == [GuardAction.ALLOW, GuardAction.WARN, GuardAction.BLOCK]
 
 
 def test_an_outcome_without_a_question_is_counted_and_flagged() -> None:
