@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from guard.policy import EVERY_MUTATING
 from prefilters.limits import DecodeLimits
 
 _SHIPPED = Path(__file__).parent
@@ -130,6 +131,16 @@ class Profile(_Part):
         except SchemaError as error:
             raise ValueError(f"not a JSON Schema: {error.message}") from error
         return value
+
+    @model_validator(mode="after")
+    def _asks_before_known_tools(self) -> Profile:
+        """A misspelt name would let a call through that was meant to be asked about."""
+        named = self.guard.get("needs_approval", ())
+        known = {*self.tools, "save_copy", EVERY_MUTATING}
+        unknown = [name for name in named if name not in known] if isinstance(named, list | tuple) else []
+        if unknown:
+            raise ValueError(f"guard.needs_approval names {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        return self
 
     @property
     def decode_limits(self) -> DecodeLimits:

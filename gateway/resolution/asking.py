@@ -90,10 +90,10 @@ def informed(connection: Connection, item: Item, inquiry: Inquiry, *, actor: str
 def timed_out(connection: Connection, inquiry: Inquiry) -> bool:
     """Nobody answered in time: the case is open again and says so; False if it was answered meanwhile."""
     at_ms = item_store.now_ms(connection)
-    if not inquiries.end(connection, inquiry.id, inquiries.TIMED_OUT, at_ms=at_ms):
-        return False
     item = item_store.get(connection, inquiry.item_id)
-    if item is None or item.status is not Status.AWAITING_SUBMITTER:
+    is_waiting = item is not None and item.status is Status.AWAITING_SUBMITTER
+    how = inquiries.TIMED_OUT if is_waiting else inquiries.WITHDRAWN  # the item ended elsewhere
+    if not inquiries.end(connection, inquiry.id, how, at_ms=at_ms) or item is None or not is_waiting:
         return False
     _wait_no_more(connection, item, inquiry, Reviewer(TIMEOUT_ACTOR), at_ms=at_ms, reason="info_timeout")
     audit.write(

@@ -75,6 +75,7 @@ def traits(
     retryable_codes: Iterable[str] = (),
     max_calls: int | None = None,
     max_writes: int | None = None,
+    needs_approval: bool = False,
 ) -> Callable[[F], F]:
     """Declare the traits of a tool where it is defined; the arguments are those of `ToolTraits`."""
     declared = ToolTraits(
@@ -87,6 +88,7 @@ def traits(
         tuple(retryable_codes),
         max_calls,
         max_writes,
+        needs_approval,
     )
 
     return lambda tool: declare(tool, declared)

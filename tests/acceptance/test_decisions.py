@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
+from gateway.profiles.loader import ProfileInvalid, load_profile
+from tests.acceptance.conftest import SHIPPED
 from tests.acceptance.reviewing import Desk
 from tests.acceptance.talking_model import Message, Talk, TalkingModel, calls, fumbles, saves
 from tests.gateway.model_stub import COPY
@@ -181,6 +185,14 @@ def test_policy_may_ask_before_every_tool_that_changes_something(
     assert (item["status"], item["result"]["title"]) == ("succeeded", "By hand")
 
 
+def test_profile_that_asks_before_a_tool_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None:
+    shipped = yaml.safe_load(SHIPPED.read_text("utf-8"))
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump({**shipped, "guard": {"needs_approval": ["set_atribute"]}}), "utf-8")
+    with pytest.raises(ProfileInvalid, match="set_atribute"):
+        load_profile(path)
+
+
 @pytest.mark.parametrize("action", ["approve_call", "edit_call", "deny_call", "answer_tool"])
 def test_call_that_is_not_there_is_refused_with_those_that_are(desk: Desk, asking: dict[str, Any], action: str) -> None:
     needed: dict[str, dict[str, Any]] = {
@@ -316,6 +328,25 @@ def test_question_that_nobody_answers_in_time_is_open_again_and_says_so(
     assert desk.history(item["id"])[-1]["actor"] == "system:timeout"
     late = client.post(f"/v1/items/{item['id']}/info", json={"text": "Soap."})
     assert problem(late, 409, "item_state_conflict")["item_status"] == "awaiting_human"
+
+
+def test_same_question_sent_again_gets_the_same_answer(
+    desk: Desk, client: httpx.Client, halted: dict[str, Any]
+) -> None:
+    claimed = desk.claim(halted["id"])
+    body = {
+        "lease_token": claimed.json()["lease"]["token"], "action": "ask_submitter", "question": "Which one?",
+        "until": in_days(1),
+    }  # fmt: skip
+    headers = {"If-Match": claimed.headers["ETag"], "Idempotency-Key": "ask"}
+    first, again = (
+        client.post(f"/v1/escalations/{halted['id']}/resolve", json=body, headers=headers) for _ in range(2)
+    )
+    assert (first.status_code, again.status_code, again.text) == (200, 200, first.text)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert len(desk.only_case(halted["item"])["inquiries"]) == 1
+    cancelled = client.post(f"/v1/items/{halted['item']}/cancel")
+    assert (cancelled.status_code, desk.only_case(halted["item"])["status"]) == (200, "withdrawn")
 
 
 @pytest.mark.parametrize(
