@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from sqlalchemy.engine import Connection
 
 from gateway.store import backlog, escalation_figures, webhook_deliveries
 from gateway.store.engine import Database
@@ -86,8 +87,10 @@ webhook_seconds = Histogram(
 class DatabaseGauges(Collector):
     """What the database knows, looked up at most every `_LOOK_S` seconds."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *more: Callable[[Connection], list[Metric]]) -> None:
+        """`more` are gauges of other parts, read in the same look."""
         self._database = database
+        self._more = more
         self._lock = threading.Lock()
         self._looked_at = float("-inf")
         self._found: list[Metric] = []
@@ -108,6 +111,7 @@ class DatabaseGauges(Collector):
             decided = escalation_figures.decisions_of_all(connection)
             waiting = backlog.total(backlog.waiting_by_tenant(connection).values())
             webhooks = webhook_deliveries.backlog(connection, at_ms=now_ms(connection))
+            others = [gauge for read in self._more for gauge in read(connection)]
         by_status = GaugeMetricFamily("sluicegate_items", "Items by status and reason", labels=["status", "reason"])
         for (status, reason), count in items.items():
             by_status.add_metric([status, reason or ""], count)
@@ -118,6 +122,7 @@ class DatabaseGauges(Collector):
             by_status,
             by_case,
             *_decision_gauges(decided),
+            *others,
             GaugeMetricFamily("sluicegate_escalations_overdue", "Undecided cases past their due time", overdue),
             GaugeMetricFamily("sluicegate_webhooks_pending", "Webhook deliveries that are not done", webhooks.pending),
             GaugeMetricFamily("sluicegate_webhooks_dead", "Webhook deliveries without attempts left", webhooks.dead),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,6 +18,7 @@ from gateway.api.changes import Changes
 from gateway.api.problems import KINDS, not_found
 from gateway.api.render import profile_json
 from gateway.api.switches import switch_json
+from gateway.operator_gauges import operator_gauges
 from gateway.store import migrate
 from gateway.submission import MAX_FILES
 from gateway.wiring import Services
@@ -30,7 +32,8 @@ class ServiceRoutes:
     def __init__(self, services: Services, changes: Changes) -> None:
         self._services = services
         self._changes = changes
-        self._gauges = metrics.DatabaseGauges(services.database)
+        operator = partial(operator_gauges, budgets=services.budgets)
+        self._gauges = metrics.DatabaseGauges(services.database, operator)
 
     def router(self) -> APIRouter:
         """The routes with their descriptions."""

@@ -259,6 +259,9 @@ def test_spent_budget_refuses_what_needs_the_model_until_it_is_raised(shop: http
     assert first["usage"]["cost"] == "0.0009"
     shown = shop.get(f"/v1/tenants/{tenant}/budget").json()
     assert (shown["used"]["cost"], shown["used"]["reserved"], shown["used"]["items"]) == ("0.0009", "0", 1)
+    assert until(
+        lambda: f'sluicegate_budget_used_dollars{{tenant="{tenant}"}} 0.0009' in shop.get("/metrics").text, within_s=15
+    )
     put(shop, tenant, max_cost="0.0009")
 
     def refused() -> httpx.Response | None:
