@@ -147,7 +147,7 @@ def tell(client: httpx.Client, model: TalkingModel, data_dir: Path, stories: tup
     desk = Desk(client, data_dir)
     ids = {story.sku: submit(client, model, story) for story in stories}
     for item_id in ids.values():
-        desk.settled(item_id)
+        desk.settled(item_id, within_s=240)
     return ids
 
 
