@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from sqlalchemy.engine import Connection
+
 from gateway.store import backlog
 from gateway.store.engine import Database
 
@@ -21,6 +23,8 @@ _LOOK_S = 1.0
 _LOOK_SHARE = 0.02
 """Of one process's time that looks may take: where the queue may be so long that a look takes long, it is made more rarely."""
 _LEAST_RETRY_S, _MOST_RETRY_S = 1, 300
+_LEAST_BUSY_S, _MOST_BUSY_S = 20.0, 300.0
+_LEAST_ENDED = 10
 
 
 class Overload(StrEnum):
@@ -40,7 +44,7 @@ class AdmissionLimits:
     """Items of all tenants."""
     max_waiting_bytes: int = 50 * 1024**3
     max_wait_s: float = 3600.0
-    """Age of the item that has waited longest: whoever comes now will wait about as long."""
+    """How long the oldest has waited, and how long whoever comes now would wait by the pace of the last minutes."""
     tenant_max_waiting: int = 10_000
     tenant_max_waiting_bytes: int = 25 * 1024**3
     min_free_bytes: int = 512 * 1024**2
@@ -67,6 +71,7 @@ class Admission:
         self._good_for_s = _LOOK_S
         self._waiting: Mapping[str, backlog.Waiting] = {}
         self._total = backlog.Waiting(0, 0, 0.0)
+        self._wait_s = 0.0
         self._free_bytes = 0
         self._admitted = 0
 
@@ -86,7 +91,9 @@ class Admission:
             began = time.monotonic()
             with self._database.read() as connection:  # past the bound all are refused, however many there are
                 waiting = backlog.waiting_by_tenant(connection, most=self._limits.max_waiting)
-            self._waiting, self._total = waiting, backlog.total(waiting.values())
+                total = backlog.total(waiting.values())
+                wait_s = _wait_s(connection, total)
+            self._waiting, self._total, self._wait_s = waiting, total, wait_s
             self._free_bytes = shutil.disk_usage(self._data_dir).free
             self._admitted = 0
             self._looked_at = time.monotonic()
@@ -112,7 +119,7 @@ class Admission:
             or self._total.bytes + announced_bytes > limits.max_waiting_bytes
         ):
             return Overload.QUEUE_FULL
-        if self._total.oldest_s > limits.max_wait_s:
+        if self._wait_s > limits.max_wait_s:
             return Overload.WAIT_TOO_LONG
         if (
             own.items + self._admitted >= limits.tenant_max_waiting
@@ -122,7 +129,22 @@ class Admission:
         return None
 
     def _retry_after_s(self, reason: Overload) -> int:
-        """A tenth of what the oldest has waited: by then about a tenth of the queue is done."""
+        """A tenth of the wait: by then about a tenth of the queue is done."""
         if reason is Overload.DISK_LOW:
             return 30
-        return min(max(int(self._total.oldest_s / 10), _LEAST_RETRY_S), _MOST_RETRY_S)
+        return min(max(int(self._wait_s / 10), _LEAST_RETRY_S), _MOST_RETRY_S)
+
+
+def _wait_s(connection: Connection, waiting: backlog.Waiting) -> float:
+    """Seconds that an item which comes now would wait: at least as long as the oldest has, and by Little's law the items
+    before it divided by the pace.
+
+    The pace is that of the time in which the oldest waited, when the workers had no pause; below `_LEAST_BUSY_S` or
+    `_LEAST_ENDED` items it says nothing.
+    """
+    if waiting.oldest_s < _LEAST_BUSY_S:
+        return waiting.oldest_s
+    ended, seconds = backlog.pace(connection, within_ms=int(min(waiting.oldest_s, _MOST_BUSY_S) * 1000))
+    if ended < _LEAST_ENDED:
+        return waiting.oldest_s
+    return max(waiting.oldest_s, waiting.items * seconds / ended)

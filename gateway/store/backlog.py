@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from gateway.escalation import UNDECIDED
 from gateway.item import Status
 from gateway.store.items import now_ms
-from gateway.store.tables import escalations, items
+from gateway.store.tables import escalations, history, items
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,41 @@ def waiting_by_tenant(connection: Connection, *, most: int | None = None) -> dic
         row.tenant: Waiting(int(row.waiting), int(row.bytes), max(now - int(row.oldest_ms), 0) / 1000)
         for row in connection.execute(by_tenant)
     }
+
+
+_ENDINGS = [
+    status.value
+    for status in (
+        Status.READY,
+        Status.SUCCEEDED,
+        Status.FAILED,
+        Status.HALTED,
+        Status.AWAITING_HUMAN,
+        Status.AWAITING_SUBMITTER,
+    )
+]
+_MOST_HISTORY = 5_000
+
+
+def pace(connection: Connection, *, within_ms: int) -> tuple[int, float]:
+    """How many items left the queue for good within the last `within_ms`, and over how many seconds that was counted.
+
+    It reads the newest `_MOST_HISTORY` changes, so on a busy service the time is shorter. Items that the request itself
+    refuses never wait, so they do not count.
+    """
+    now = now_ms(connection)
+    newest = (
+        sa.select(history.c.at_ms, history.c.to_status).order_by(history.c.id.desc()).limit(_MOST_HISTORY).subquery()
+    )
+    row = connection.execute(
+        sa.select(
+            sa.func.count().filter(newest.c.to_status.in_(_ENDINGS)).label("ended"),
+            sa.func.min(newest.c.at_ms).label("first_ms"),
+            sa.func.count().label("changes"),
+        ).where(newest.c.at_ms >= now - within_ms)
+    ).one()
+    span_ms = now - row.first_ms if row.changes == _MOST_HISTORY else within_ms
+    return int(row.ended), max(span_ms, 1) / 1000
 
 
 def total(tenants: Iterable[Waiting]) -> Waiting:

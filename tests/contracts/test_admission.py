@@ -1,0 +1,67 @@
+"""How long whoever comes now would wait: by the age of the oldest, and by the pace at which the queue moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from gateway.admission import Admission, AdmissionLimits, Overload
+from gateway.item import Status
+from gateway.store import items
+from gateway.store.engine import Database
+from gateway.store.tables import history
+from gateway.store.tables import items as item_table
+from tests.contracts.queue import add_items
+
+
+def queue_of(database: Database, *, waiting: int, oldest_s: float, ended: int) -> None:
+    """So many items wait, the oldest for so long, and meanwhile so many have ended at an even pace."""
+    ids = add_items(database, waiting)
+
+    def write(connection: sa.Connection) -> None:
+        now = items.now_ms(connection)
+        connection.execute(
+            item_table.update().where(item_table.c.id == ids[0]).values(available_ms=now - int(oldest_s * 1000))
+        )
+        rows = [
+            {
+                "item_id": ids[0],
+                "at_ms": now - int(oldest_s * 1000 * place / max(ended, 1)),
+                "to_status": Status.READY.value,
+                "version": 1,
+                "fence": 1,
+                "actor": "test",
+            }
+            for place in range(ended)
+        ]
+        if rows:
+            connection.execute(history.insert(), rows)
+
+    database.transact(write)
+
+
+def asked(database: Database, folder: Path, *, max_wait_s: float) -> tuple[Overload | None, int | None]:
+    admission = Admission(database, folder, AdmissionLimits(max_wait_s=max_wait_s, min_free_bytes=0))
+    admission.look()
+    refusal = admission.refusal("default", announced_bytes=1000)
+    return (None, None) if refusal is None else (refusal.reason, refusal.retry_after_s)
+
+
+def test_a_long_queue_that_moves_slowly_is_closed_before_its_oldest_has_waited_too_long(
+    database: Database, tmp_path: Path
+) -> None:
+    queue_of(database, waiting=200, oldest_s=60, ended=20)  # one in three seconds: the last would wait ten minutes
+    assert asked(database, tmp_path, max_wait_s=500) == (Overload.WAIT_TOO_LONG, 60)
+    assert asked(database, tmp_path, max_wait_s=700) == (None, None)
+
+
+def test_a_long_queue_that_moves_quickly_stays_open(database: Database, tmp_path: Path) -> None:
+    queue_of(database, waiting=200, oldest_s=60, ended=600)
+    assert asked(database, tmp_path, max_wait_s=100) == (None, None)
+
+
+def test_nothing_is_reckoned_from_a_few_items_or_a_moment(database: Database, tmp_path: Path) -> None:
+    queue_of(database, waiting=100, oldest_s=60, ended=2)
+    assert asked(database, tmp_path, max_wait_s=100) == (None, None)
+    assert asked(database, tmp_path, max_wait_s=50) == (Overload.WAIT_TOO_LONG, 6)
