@@ -9,11 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.plan import Dispatch, plan
+from tests.chaos.plan import PAUSE_S, Dispatch, plan
 from tests.chaos.run import run
 
-_SETTINGS = {"decoder_workers": 1, "ocr_workers": 1}
-"""All else as it is by default."""
+_SETTINGS = {"decoder_workers": 1, "ocr_workers": 1, "max_waiting_items": 60}
+"""Clients are told to come again rather than let a queue grow that takes longer than a minute. All else is as by default."""
 
 
 def main() -> int:
@@ -24,11 +24,20 @@ def main() -> int:
     parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis", help="with --dispatch celery")
     parser.add_argument("--seed", type=int, default=None, help="for the same plan once more")
     parser.add_argument("--per-second", type=float, default=3.0, help="products sent per second")
+    parser.add_argument(
+        "--pause", type=float, nargs=2, default=PAUSE_S, metavar="S", help="least and most seconds between two kills"
+    )
     parser.add_argument("--folder", type=Path, default=None, help="where ledger, data and logs are kept afterwards")
     options = parser.parse_args()
     seed = int(time.time()) % 1_000_000 if options.seed is None else options.seed
     folder = options.folder or Path(tempfile.mkdtemp(prefix="sluicegate-chaos-"))
-    made = plan(seed, options.dispatch, seconds=60 * options.minutes, per_second=options.per_second)
+    made = plan(
+        seed,
+        options.dispatch,
+        seconds=60 * options.minutes,
+        per_second=options.per_second,
+        pause_s=tuple(options.pause),
+    )
     say(f"seed {seed}, {options.dispatch.value}: {len(made.products):,} products, {len(made.kills)} kills; in {folder}")
     verdict = run(made, folder, broker=options.broker, settings=_SETTINGS, say=say)
     for line in verdict.lines():

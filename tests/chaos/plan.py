@@ -85,17 +85,20 @@ _BAGS = {
     ),
     Dispatch.CELERY: (*(Target.WORKER,) * 4, *(Target.API,) * 2, *(Target.DECODER,) * 2, Target.BROKER),
 }  # fmt: skip
-_LEAST_PAUSE_S, _MOST_PAUSE_S = 2.0, 5.0
+PAUSE_S = (2.0, 5.0)
+"""The least and the most seconds between two kills."""
 
 
-def plan(seed: int, dispatch: Dispatch, *, seconds: float, per_second: float) -> Plan:
+def plan(
+    seed: int, dispatch: Dispatch, *, seconds: float, per_second: float, pause_s: tuple[float, float] = PAUSE_S
+) -> Plan:
     """The same for the same arguments."""
     return Plan(
         seed,
         dispatch,
         seconds,
         tuple(_products(random.Random(f"products {seed}"), seed, seconds, per_second)),
-        tuple(_kills(random.Random(f"kills {seed}"), dispatch, seconds)),
+        tuple(_kills(random.Random(f"kills {seed}"), dispatch, seconds, pause_s)),
     )
 
 
@@ -112,12 +115,12 @@ def _products(chance: random.Random, seed: int, seconds: float, per_second: floa
         )
 
 
-def _kills(chance: random.Random, dispatch: Dispatch, seconds: float) -> Iterator[Kill]:
+def _kills(chance: random.Random, dispatch: Dispatch, seconds: float, pause_s: tuple[float, float]) -> Iterator[Kill]:
     """Dealt from a shuffled bag, so that each target has its turn in a short run too."""
     at_s = 0.0
     bag: list[Target] = []
     while True:
-        at_s += chance.uniform(_LEAST_PAUSE_S, _MOST_PAUSE_S)
+        at_s += chance.uniform(*pause_s)
         if at_s >= seconds:
             return
         if not bag:

@@ -26,7 +26,7 @@ from tests.contracts.servers import free_port, postgresql, rabbitmq, redis_comma
 REST_S = 60.0
 """How long after the last kill an item may take to come to rest."""
 _READY_S = 120.0
-_LATE_S = 180.0
+_LATE_S = 300.0
 """How long clients go on after the planned time with what was not accepted yet."""
 _WORKER_KILLERS = (Target.WORKER, Target.ALL)
 
