@@ -22,7 +22,7 @@ from gateway.store.tables import (
 from gateway.store.webhooks import health_in, insert_or_leave
 from gateway.webhooks import catalogue
 from gateway.webhooks.model import Attempt, Delivery, DeliveryStatus, Endpoint, EndpointStatus, ErrorClass, Outcome
-from gateway.webhooks.schedule import Health
+from gateway.webhooks.schedule import CONCURRENCY, Health
 
 _PENDING: sa.ColumnClause[str] = sa.literal_column(f"'{DeliveryStatus.PENDING.value}'")
 """Written out rather than bound, so that the indexes of what waits can be used."""
@@ -185,15 +185,22 @@ def unpause(connection: Connection, lane: str) -> None:
 
 
 def due_lanes(connection: Connection, *, at_ms: int) -> list[str]:
-    """Addresses for which something is due, those that answer first."""
+    """Addresses for which something is due and that have room for it, those that answer first."""
     lanes, columns = webhook_lanes.c, webhook_deliveries.c
     is_due = sa.and_(columns.lane == lanes.id, _IS_PENDING, columns.next_attempt_ms <= at_ms)
     is_open = sa.or_(lanes.paused_until_ms.is_(None), lanes.paused_until_ms <= at_ms)
+    busy = (
+        sa.select(sa.func.count())
+        .select_from(webhook_deliveries)
+        .where(columns.lane == lanes.id, columns.leased_until_ms > at_ms)
+        .scalar_subquery()
+    )
     query = sa.select(lanes.id).where(
         sa.or_(
             sa.and_(is_open, sa.exists().where(is_due)),
             sa.exists().where(is_due, columns.is_test.is_(True)),
-        )
+        ),
+        busy < sa.case((lanes.failures == 0, CONCURRENCY), else_=1),
     )
     return [str(row.id) for row in connection.execute(query.order_by(lanes.failures, lanes.id))]
 

@@ -46,7 +46,7 @@ DRAIN_S = 5.0
 MOST_IN_HAND = 256
 """Attempts that one process has under way."""
 PAGE = 200
-_THREADS = 8
+_THREADS = 4
 _FORGET_EVERY_S = 60.0
 _MS_PER_DAY = 24 * 3600 * 1000
 
