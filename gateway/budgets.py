@@ -111,6 +111,19 @@ class Budgets:
         """Look again at the next question: this process has just changed a limit."""
         self._looked_at = float("-inf")
 
+    def is_limited(self, tenant: str) -> bool:
+        """Whether there is any limit that an item of this tenant could meet."""
+        own, everybody = self.limits(tenant), self.limits(ALL)
+        return any(limit is not None for limit in (own.max_cost_micros, own.max_items, everybody.max_cost_micros))
+
+    def check(self, connection: Connection, tenant: str, mode: Mode) -> None:
+        """What `admit` would say, without counting. Raises `QuotaExceeded`, `BudgetExhausted`."""
+        own = self.limits(tenant)
+        if mode is Mode.GENERATE:
+            self._check_money(connection, {tenant: own, ALL: self.limits(ALL)})
+        if own.max_items is not None:
+            store.check_count(connection, tenant, own.max_items)
+
     def admit(self, connection: Connection, tenant: str, mode: Mode) -> None:
         """Let one new item in, in the transaction that stores it. Raises `QuotaExceeded`, `BudgetExhausted`."""
         own = self.limits(tenant)

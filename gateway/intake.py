@@ -113,6 +113,7 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
     Raises `StorageFull`, `DuplicateItem`, `KeyTaken`, and where a limit of the tenant's day is reached `BudgetExhausted` or
     `QuotaExceeded`; `FilesBeingRemoved`; for an item that cannot be replaced `NoSuchItem` or `StateConflict`.
     """
+    _refuse_early(services, incoming)
     try:
         files = [keep(services, file, tenant=incoming.tenant, profile=incoming.profile) for file in incoming.files]
         return store_naming_files(
@@ -121,6 +122,8 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
             files,
             lambda connection: _store(connection, services, incoming, files, scope=scope, claim_as=claim_as),
         )
+    except FileNotFoundError as error:  # an earlier copy was sound a moment ago, and was removed since
+        raise FilesBeingRemoved from error
     except OSError as error:
         if is_out_of_room(error):
             raise StorageFull from error
@@ -133,6 +136,15 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
         if any(word in str(error.orig) for word in ("database or disk is full", "readonly database", "disk I/O error")):
             raise StorageFull from error
         raise
+
+
+def _refuse_early(services: Services, incoming: Incoming) -> None:
+    """Say no before the bytes are stored, where the tenant's day has nothing left and the item is not known already."""
+    if not services.budgets.is_limited(incoming.tenant):
+        return
+    with services.database.read() as connection:
+        if _twin(connection, incoming, _content_key(incoming)) is None:
+            services.budgets.check(connection, incoming.tenant, incoming.submission.item_mode)
 
 
 def store_naming_files(
@@ -204,11 +216,7 @@ def _store(
     old = None
     if incoming.submission.supersedes is not None:
         old = check_supersedable(connection, incoming.submission.supersedes, tenant=incoming.tenant)
-    content_key = submissions.content_key(
-        tenant=incoming.tenant,
-        profile_version=incoming.profile.version,
-        fingerprint_hex=incoming.fingerprint,
-    )
+    content_key = _content_key(incoming)
     item_store.lock_content(connection, tenant=incoming.tenant, content_key=content_key)
     twin = _twin(connection, incoming, content_key)
     item_id = twin.id if twin is not None else new_id("itm", now_ms=at_ms)
@@ -245,6 +253,14 @@ def _store(
     lease_ms = int(services.settings.lease_s * 1000)
     lease = item_store.claim(connection, item_id, owner=claim_as, lease_ms=lease_ms, is_counted=False)
     return Accepted(item_id, lease=lease)
+
+
+def _content_key(incoming: Incoming) -> str:
+    return submissions.content_key(
+        tenant=incoming.tenant,
+        profile_version=incoming.profile.version,
+        fingerprint_hex=incoming.fingerprint,
+    )
 
 
 def _twin(connection: Connection, incoming: Incoming, content_key: str) -> item_store.Twin | None:

@@ -333,6 +333,16 @@ def count_item(connection: Connection, tenant: str, most: int) -> None:
         raise QuotaExceeded(most, day)
 
 
+def check_count(connection: Connection, tenant: str, most: int) -> None:
+    """Raise `QuotaExceeded` where the tenant has no item left today; counts nothing."""
+    day = day_of(now_ms(connection))
+    counted = connection.execute(
+        sa.select(budget_days.c.item_count).where(budget_days.c.tenant == tenant, budget_days.c.day == day)
+    ).scalar()
+    if (items_today(connection, tenant, day) if counted is None else counted) >= most:
+        raise QuotaExceeded(most, day)
+
+
 def items_today(connection: Connection, tenant: str, day: int) -> int:
     """How many items the tenant has submitted on a day."""
     return int(connection.execute(_items_of(tenant, day)).scalar_one())
