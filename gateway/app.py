@@ -32,6 +32,7 @@ from gateway.api.items import ItemRoutes
 from gateway.api.keys import KeyRoutes
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.purge import PurgeRoutes
+from gateway.api.queue_schemas import queue_components
 from gateway.api.schemas import components
 from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
@@ -180,6 +181,7 @@ def _describe(app: FastAPI) -> None:
         document = generated()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update({**components(), **guard_components(), **webhook_components(), **decision_components()})
+        schemas.update(queue_components())
         return document
 
     app.openapi = described  # type: ignore[method-assign]

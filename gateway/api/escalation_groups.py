@@ -12,6 +12,7 @@ from gateway.api import idempotency
 from gateway.api import request_values as values
 from gateway.api.changes import Changes
 from gateway.api.escalations import bulk_answer, run_review
+from gateway.api.queue_schemas import described
 from gateway.api.schemas import parameters
 from gateway.review import bulk, groups
 from gateway.wiring import Services
@@ -30,17 +31,43 @@ class EscalationGroupRoutes:
         """The routes with their descriptions."""
         router = APIRouter(prefix="/v1/escalation-groups", tags=["escalations"])
         add = router.add_api_route
+        paging = {"parameters": parameters("all", "cursor", "limit")}
         add(
             "",
             self.list,
             methods=["GET"],
             summary="Kinds of incidents with open cases, the newest first",
-            openapi_extra={"parameters": parameters("all", "cursor", "limit")},
+            **described("groups", paging),
         )
-        add("/{group_id}", self.get, methods=["GET"], summary="One kind of incident, and how it was decided before")
-        add("/{group_id}/resolve", self.resolve, methods=["POST"], summary="Decide on all its open cases alike")
-        add("/{group_id}/merge", self.merge, methods=["POST"], summary="Make other groups part of this one")
-        add("/{group_id}/split", self.split, methods=["POST"], summary="Give cases a group of their own, for good")
+        group = "/{group_id}"
+        add(
+            group,
+            self.get,
+            methods=["GET"],
+            summary="One kind of incident, and how it was decided before",
+            **described("group"),
+        )
+        add(
+            f"{group}/resolve",
+            self.resolve,
+            methods=["POST"],
+            summary="Decide on all its open cases alike",
+            **described("group_resolve"),
+        )
+        add(
+            f"{group}/merge",
+            self.merge,
+            methods=["POST"],
+            summary="Make other groups part of this one",
+            **described("merge"),
+        )
+        add(
+            f"{group}/split",
+            self.split,
+            methods=["POST"],
+            summary="Give cases a group of their own, for good",
+            **described("split"),
+        )
         return router
 
     async def list(self, request: Request) -> Response:

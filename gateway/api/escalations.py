@@ -17,6 +17,7 @@ from gateway.api import request_values as values
 from gateway.api.changes import Changes
 from gateway.api.decision_schemas import RESOLVE_OPENAPI
 from gateway.api.problems import FieldError, invalid
+from gateway.api.queue_schemas import described
 from gateway.api.review_problems import problem_of
 from gateway.api.schemas import parameters
 from gateway.escalation import EscalationRecord
@@ -41,34 +42,50 @@ class EscalationRoutes:
         """The routes with their descriptions."""
         router = APIRouter(prefix="/v1/escalations", tags=["escalations"])
         add = router.add_api_route
+        filters = {"parameters": parameters(*said.FILTERS, "cursor", "limit")}
         add(
             "",
             self.list,
             methods=["GET"],
             summary="Cases for a person, the soonest due first",
-            openapi_extra={"parameters": parameters(*said.FILTERS, "cursor", "limit")},
+            **described("list", filters),
         )
-        add("/claim-next", self.claim_next, methods=["POST"], summary="Take the next case that nobody holds")
-        add("/stats", self.stats, methods=["GET"], summary="How the queue stands, and how quickly people decide")
-        add("/bulk", self.bulk, methods=["POST"], summary="One decision on many cases; what others hold is skipped")
-        add("/{escalation_id}", self.get, methods=["GET"], summary="One case with all that is needed to decide")
-        add("/{escalation_id}/claim", self.claim, methods=["POST"], summary="Take a case, or renew one's own lease")
-        add("/{escalation_id}/heartbeat", self.heartbeat, methods=["POST"], summary="Renew a lease by its token")
-        add("/{escalation_id}/release", self.release, methods=["POST"], summary="Give a case back")
         add(
-            "/{escalation_id}/assign", self.assign, methods=["POST"], summary="Hand a case to a person, or take it over"
-        )
-        add("/{escalation_id}/notes", self.note, methods=["POST"], summary="Add a note to a case")
-        add("/{escalation_id}/audit", self.audit, methods=["GET"], summary="All that happened to a case")
-        add(
-            "/{escalation_id}/resolve",
-            self.resolve,
+            "/claim-next",
+            self.claim_next,
             methods=["POST"],
-            summary="Decide; the first valid writer wins",
-            openapi_extra=RESOLVE_OPENAPI,
+            summary="Take the next case that nobody holds",
+            **described("claim_next"),
         )
-        add("/{escalation_id}/undo", self.undo, methods=["POST"], summary="Take a decision back before it takes effect")
-        add("/{escalation_id}/reopen", self.reopen, methods=["POST"], summary="Take a decided case up again")
+        add(
+            "/stats",
+            self.stats,
+            methods=["GET"],
+            summary="How the queue stands, and how quickly people decide",
+            **described("stats"),
+        )
+        add(
+            "/bulk",
+            self.bulk,
+            methods=["POST"],
+            summary="One decision on many cases; what others hold is skipped",
+            **described("bulk"),
+        )
+        case = "/{escalation_id}"
+        add(case, self.get, methods=["GET"], summary="One case with all that is needed to decide", **described("get"))
+        for verb, handler, summary in (
+            ("claim", self.claim, "Take a case, or renew one's own lease"),
+            ("heartbeat", self.heartbeat, "Renew a lease by its token"),
+            ("release", self.release, "Give a case back"),
+            ("assign", self.assign, "Hand a case to a person, or take it over"),
+            ("undo", self.undo, "Take a decision back before it takes effect"),
+            ("reopen", self.reopen, "Take a decided case up again"),
+        ):
+            add(f"{case}/{verb}", handler, methods=["POST"], summary=summary, **described(verb))
+        add(f"{case}/notes", self.note, methods=["POST"], summary="Add a note to a case", **described("note"))
+        add(f"{case}/audit", self.audit, methods=["GET"], summary="All that happened to a case", **described("audit"))
+        decide = described("resolve", RESOLVE_OPENAPI)
+        add(f"{case}/resolve", self.resolve, methods=["POST"], summary="Decide; the first valid writer wins", **decide)
         return router
 
     async def list(self, request: Request) -> Response:
