@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway.escalation import Change
+from gateway.item import Status
+
+_NEVER_TOLD = frozenset({Status.RECEIVING})
+"""A state without an event."""
 EVENT_TYPES: tuple[str, ...] = (
-    *(
-        f"item.{word}"
-        for word in (
-            *("queued", "inspecting", "rejected", "ready", "running", "halted", "awaiting_human", "info_requested"),
-            *("succeeded", "failed", "cancelling", "cancelled", "expired", "duplicate", "purged"),
-            *("awaiting_submitter", "superseded"),
-        )
-    ),
-    *(
-        f"escalation.{word}"
-        for word in (
-            *("opened", "claimed", "released", "assigned", "due_soon", "resolved", "applied", "expired"),
-            *("withdrawn", "reopened", "noted", "asked", "informed"),
-        )
-    ),
+    *(f"item.{status.value}" for status in Status if status not in _NEVER_TOLD),
+    *(f"item.{word}" for word in ("info_requested", "duplicate", "superseded", "purged")),
+    *(f"escalation.{change.value}" for change in Change),
     *(f"rule.{word}" for word in ("proposed", "activated", "retired")),
     *("budget.threshold", "budget.changed"),
     *(f"webhook.{word}" for word in ("failing", "disabled", "test")),
