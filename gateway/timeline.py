@@ -206,9 +206,7 @@ def calls_of(entries: Iterable[Entry], number: int) -> list[Call] | None:
     block = next((each for each in fold(listed).blocks if each.number == number), None)
     if not isinstance(block, Block):
         return None
-    return [
-        entry for entry in listed if isinstance(entry, Call) and block.first_seq <= entry.seq <= block.last_seq
-    ]
+    return [entry for entry in listed if isinstance(entry, Call) and block.first_seq <= entry.seq <= block.last_seq]
 
 
 class _Builder:
@@ -332,7 +330,7 @@ def entries_of_steps(rows: Sequence[StepRow]) -> Iterator[Entry]:
 
 def _call_of_step(row: StepRow, owed: Decimal) -> Call:
     outcome = row.outcome or {}
-    asked = next(iter(row.intent.get("records") or ()), {})
+    asked: Mapping[str, Any] = next(iter(row.intent.get("records") or ()), {})
     came = next((record for record in outcome.get("records") or () if record.get("type") == "outcome"), None)
     return _call(
         seq=row.seq,

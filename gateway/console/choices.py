@@ -56,7 +56,8 @@ _ORDER = (
         "Give this answer to the agent", "result",
     ),
     Choice(
-        "approve_call", "approve_call", "Let the call run", "The held call is made as it stands, once.", "Let this call run", None,
+        "approve_call", "approve_call", "Let the call run", "The held call is made as it stands, once.",
+        "Let this call run", None,
     ),
     Choice(
         "edit_call", "edit_call", "Run an edited call", "The guard judges your version again before it runs.",

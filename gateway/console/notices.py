@@ -102,7 +102,9 @@ def decided(record: EscalationRecord, visit: Visit, *, chosen: str | None = None
     if wanted is not None:
         mine = say(wanted.label)
         difference = (
-            say("You wanted the same.") if mine == name else say("You wanted: {mine}. Nothing of it was sent.", mine=mine)
+            say("You wanted the same.")
+            if mine == name
+            else say("You wanted: {mine}. Nothing of it was sent.", mine=mine)
         )
     return Notice("info", say("This was decided already."), text, difference, is_locking=True)
 
@@ -123,7 +125,10 @@ def standing(record: EscalationRecord, visit: Visit, *, is_held_by_other: bool, 
         case EscalationStatus.WAITING_SUBMITTER:
             question = str((record.resolution or {}).get("question") or "")
             return Notice(
-                "info", say("The submitter was asked."), say("The clock stands still until they answer."), question or None
+                "info",
+                say("The submitter was asked."),
+                say("The clock stands still until they answer."),
+                question or None,
             )
         case EscalationStatus.WITHDRAWN:
             return withdrawn(visit)

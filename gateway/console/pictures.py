@@ -22,6 +22,9 @@ class Sort(StrEnum):
     OTHER = "other"
 
 
+_SORTS = {Sort.IMAGE: "Photo", Sort.DOCUMENT: "Document", Sort.SOUND: "Recording", Sort.OTHER: "File"}
+
+
 class State(StrEnum):
     """How a measured value stands to what is needed."""
 
@@ -104,7 +107,7 @@ def _picture(item: Item, record: FileRecord, say: Say, language: str) -> Picture
         id=record.id,
         part=record.part,
         name=words.plain(record.file_name or record.part),
-        role=words.plain(record.role or say({"image": "Photo", "document": "Document", "sound": "Recording"}.get(sort.value, "File"))),
+        role=words.plain(record.role or say(_SORTS[sort])),
         sort=sort,
         large=large,
         small=small,

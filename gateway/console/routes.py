@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from gateway.api.changes import Changes
 from gateway.api.problems import not_found
 from gateway.api.sessions import safe_next
+from gateway.api.verbs import VerbRoutes
 from gateway.console.access import form_of
 from gateway.console.lookers import Lookers
 from gateway.console.pages import STATIC, see_other
@@ -45,7 +46,7 @@ class ConsoleRoutes:
         QueuePages(self._backstage).add_to(router)
         ReviewPages(self._backstage, self._lookers).add_to(router)
         GroupPages(self._backstage).add_to(router)
-        ItemPages(self._backstage).add_to(router)
+        ItemPages(self._backstage, VerbRoutes(self._backstage.services, self._changes)).add_to(router)
         OverviewPages(self._backstage).add_to(router)
         SettingsPages(self._backstage, self._backstage.services, self._changes).add_to(router)
         LoginPage(self._backstage).add_to(router)

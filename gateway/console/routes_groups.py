@@ -106,6 +106,7 @@ class GroupPages:
         form: ImmutableMultiDict[str, str] | None,
         status: int = 200,
     ) -> Response:
+        sent: dict[str, str] = {} if form is None else dict(form)
         waiting = [m for m in members if m.record.status in {EscalationStatus.OPEN, EscalationStatus.CLAIMED}]
         ways = _common_choices(waiting, visit)
         numbered, others = choices.split(ways)
@@ -127,11 +128,11 @@ class GroupPages:
             numbered=numbered,
             others=others,
             suggestion=suggested,
-            chosen=(form or {}).get("choice") or (suggested.value if suggested else None),
-            draft=dict(form or {}),
+            chosen=sent.get("choice") or (suggested.value if suggested else None),
+            draft=sent,
             banned=[] if form is None else form.getlist("ban_tools"),
             tools=tools[:4],
-            decision_key=(form or {}).get("key") or f"console-{secrets.token_urlsafe(12)}",
+            decision_key=sent.get("key") or f"console-{secrets.token_urlsafe(12)}",
         )
 
     async def decide_group(self, group_id: str, request: Request) -> Response:
@@ -171,7 +172,9 @@ class GroupPages:
         visit.require_reviewer()
         ids = form_of(request).getlist("ids")[:MOST_IDS]
         if not ids:
-            notice = Notice("bad", visit.say("Nothing was sent."), visit.say("Select the cases that do not belong here."))
+            notice = Notice(
+                "bad", visit.say("Nothing was sent."), visit.say("Select the cases that do not belong here.")
+            )
             return await self._group(visit, group_id, notice=notice, status=422)
         try:
             view, _ = await run_in_threadpool(

@@ -14,13 +14,17 @@ from starlette.responses import Response
 
 from gateway import timeline
 from gateway.api import trace
-from gateway.api.problems import not_found
+from gateway.api.problems import KINDS, ApiProblem, not_found
 from gateway.api.render import explanation_json, item_json
+from gateway.api.verbs import VerbRoutes
 from gateway.console import pictures
+from gateway.console.access import form_of
+from gateway.console.asking import ask
+from gateway.console.pages import see_other
 from gateway.console.routes_queue import Link
 from gateway.console.serving import Backstage
 from gateway.console.visit import Visit, visit_of
-from gateway.item import Item
+from gateway.item import Item, Status
 from gateway.store import escalation_rows, item_search
 from gateway.store import guard_runs as run_store
 from gateway.store import items as item_store
@@ -28,6 +32,8 @@ from gateway.store.escalation_rows import CaseFilter
 from gateway.timeline import MOST_ROWS, Call, Timeline
 
 PAGE = 50
+_ENDED = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.REJECTED, Status.HALTED})
+"""From these a person may start a new attempt."""
 BLOCKS = 100
 """Blocks of a page: some 1,400 nodes at most."""
 MOST_JSON = 64 * 1024
@@ -36,13 +42,15 @@ MOST_JSON = 64 * 1024
 class ItemPages:
     """Handlers of `/console/items` and `/console/traces`."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: Backstage, verbs: VerbRoutes) -> None:
         self._backstage = backstage
+        self._verbs = verbs
 
     def add_to(self, router: APIRouter) -> None:
         """The routes."""
         router.add_api_route("/items", self.search, methods=["GET"])
         router.add_api_route("/items/{item_id}", self.item, methods=["GET"])
+        router.add_api_route("/items/{item_id}/retry", self.retry, methods=["POST"])
         router.add_api_route("/items/{item_id}/timeline", self.timeline, methods=["GET"])
         router.add_api_route("/items/{item_id}/timeline/{number}", self.calls, methods=["GET"])
         router.add_api_route("/traces/{run_id}", self.run, methods=["GET"])
@@ -80,7 +88,20 @@ class ItemPages:
 
     async def item(self, item_id: str, request: Request) -> Response:
         """Files, checks, decision, attempts, result, history and the JSON."""
+        return await self._item(visit_of(request), item_id)
+
+    async def retry(self, item_id: str, request: Request) -> Response:
+        """A new attempt at an item that ended; one that was refused wrongly is taken after all."""
         visit = visit_of(request)
+        visit.require_reviewer()
+        reason = form_of(request).get("reason", "").strip()[:2000]
+        try:
+            await ask(request, self._verbs.retry, item_id, method="POST", body={"reason": reason, "override": True})
+        except ApiProblem as problem:
+            return await self._item(visit, item_id, problem=problem)
+        return see_other(f"/console/items/{item_id}")
+
+    async def _item(self, visit: Visit, item_id: str, *, problem: ApiProblem | None = None) -> Response:
 
         def look(connection: Connection) -> dict[str, Any]:
             item = _item_of(connection, visit, item_id)
@@ -99,6 +120,9 @@ class ItemPages:
         return await self._backstage.render(
             visit,
             "item.html",
+            status=200 if problem is None else KINDS[problem.code].status,
+            problem=problem,
+            can_retry=visit.can_review and item.status in _ENDED,
             document=document,
             pictures=pictures.pictures_of(item, visit.say, language=visit.language),
             checks=[step for step in explained["steps"] if step["outcome"] in {"fail", "warn"} or step["decided"]],
@@ -117,7 +141,10 @@ class ItemPages:
             return _item_of(connection, visit, item_id), trace.folded_run(connection, item_id)
 
         item, folded = await self._backstage.read(look)
-        heading = {"title": item.title or item.external_id or visit.say("Untitled item"), "back": f"/console/items/{item_id}"}
+        heading = {
+            "title": item.title or item.external_id or visit.say("Untitled item"),
+            "back": f"/console/items/{item_id}",
+        }
         return await self._timeline(visit, folded, f"/console/items/{item_id}/timeline", heading)
 
     async def calls(self, item_id: str, number: int, request: Request) -> Response:

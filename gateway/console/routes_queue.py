@@ -17,7 +17,7 @@ from gateway.api.problems import not_found
 from gateway.console import casefile, pictures
 from gateway.console.access import form_of
 from gateway.console.casefile import CaseFile
-from gateway.console.pages import page, see_other
+from gateway.console.pages import see_other
 from gateway.console.serving import Backstage
 from gateway.console.visit import Visit, visit_of
 from gateway.escalation import EscalationRecord

@@ -36,6 +36,7 @@ from gateway.review.suggestion import Past, suggest
 from gateway.store import escalation_figures as figures
 from gateway.store import escalation_rows as store
 from gateway.store import review_view
+from gateway.timeline import Block
 
 UNDO_MS = 8_000
 
@@ -129,6 +130,7 @@ class ReviewPages:
     ) -> dict[str, Any]:
         case = self._collect(connection, visit, case_id)
         record, say = case.record, visit.say
+        sent: dict[str, str] = {} if form is None else dict(form)
         ways = choices.choices_for([action.value for action in allowed_actions(record)], say)
         numbered, others = choices.split(ways)
         group = group_of(record)
@@ -145,11 +147,11 @@ class ReviewPages:
             "numbered": numbered,
             "others": others,
             "suggestion": suggested,
-            "chosen": (form or {}).get("choice") or suggested.value,
-            "draft": dict(form or {}),
+            "chosen": sent.get("choice") or suggested.value,
+            "draft": sent,
             "banned": [] if form is None else form.getlist("ban_tools"),
             "tools": _tools(case),
-            "decision_key": (form or {}).get("key") or f"console-{secrets.token_urlsafe(12)}",
+            "decision_key": sent.get("key") or f"console-{secrets.token_urlsafe(12)}",
             "decided_name": choices.name_of(resolution.get("action"), resolution.get("route"), say),
             "group": _group_line(record, waiting, last, visit),
             "next_url": around.next and f"/console/review/{around.next}",
@@ -272,9 +274,7 @@ class ReviewPages:
         target = f"/console/review/{around.next}" if around.next else "/console/"
         return _led(visit, f"{target}?sent={case_id}")
 
-    def _decide(
-        self, visit: Visit, case_id: str, form: ImmutableMultiDict[str, str]
-    ) -> deciding.Decided | BulkAnswer:
+    def _decide(self, visit: Visit, case_id: str, form: ImmutableMultiDict[str, str]) -> deciding.Decided | BulkAnswer:
         services, desk = self._backstage.services, visit.desk
         seen = form.get("version", "")
         if not seen.isdecimal() or len(seen) > 9:
@@ -293,7 +293,9 @@ class ReviewPages:
                 undo_ms=UNDO_MS,
             )
         if before.status in {EscalationStatus.OPEN, EscalationStatus.CLAIMED}:
-            decision_of(form, form.getlist("ban_tools"), before, token, visit.say)  # a form that is not right takes nothing
+            decision_of(
+                form, form.getlist("ban_tools"), before, token, visit.say
+            )  # a form that is not right takes nothing
             if before.version != version:
                 raise StaleVersion(before)
             held = review.claim(services, desk, case_id)
@@ -376,7 +378,7 @@ def _is_locked(notice: Notice | None, visit: Visit) -> bool:
 
 def _tools(case: CaseFile) -> list[str]:
     """Tools that may be closed: the one it stopped at, then the others that were called."""
-    called = [block.tool for block in case.timeline.blocks if isinstance(block, casefile.Block)]
+    called = [block.tool for block in case.timeline.blocks if isinstance(block, Block)]
     first = [case.record.tool] if case.record.tool else []
     return list(dict.fromkeys([*first, *called]))[:4]
 
@@ -389,11 +391,11 @@ class Suggested:
     reason: str | None
 
 
-def suggested_choice(record: EscalationRecord, last: Sequence[Past], possible: Sequence[str], visit: Visit) -> Suggested:
+def suggested_choice(
+    record: EscalationRecord, last: Sequence[Past], possible: Sequence[str], visit: Visit
+) -> Suggested:
     """What the queue suggests, as a choice of the form; else the first that is possible, without a reason."""
-    found = suggest(
-        last, allowed=allowed_actions(record), reason=record.reason, came_back_after=record.came_back_after
-    )
+    found = suggest(last, allowed=allowed_actions(record), reason=record.reason, came_back_after=record.came_back_after)
     if found is not None:
         value = found.route if found.action is Action.REROUTE else found.action.value
         if value in possible:
@@ -416,4 +418,3 @@ def _toast(connection: Connection, visit: Visit) -> Toast | None:
     name = choices.name_of(record.resolution.get("action"), record.resolution.get("route"), visit.say)
     about = words.short(record.id)
     return Toast(record.id, name, about, record.apply_ms if record.is_pending else None)
-

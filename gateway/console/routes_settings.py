@@ -74,7 +74,9 @@ class SettingsPages:
         request = visit.request
         switches = await ask(request, self._switches.get)
         budgets = await ask(request, self._budgets.index) if visit.is_admin else {"budgets": []}
-        return await self._render(visit, "settings.html", problem=problem, switches=switches, budgets=budgets["budgets"])
+        return await self._render(
+            visit, "settings.html", problem=problem, switches=switches, budgets=budgets["budgets"]
+        )
 
     async def turn(self, request: Request) -> Response:
         """Pause or resume one thing."""
@@ -216,9 +218,7 @@ class SettingsPages:
         """A new secret; for a day both sign."""
 
         async def rotate() -> dict[str, Any]:
-            return await ask(
-                request, self._webhooks.rotate, endpoint_id, method="POST", body={"overlap_s": _OVERLAP_S}
-            )
+            return await ask(request, self._webhooks.rotate, endpoint_id, method="POST", body={"overlap_s": _OVERLAP_S})
 
         return await self._on_endpoint(request, endpoint_id, rotate, shows="made")
 
@@ -297,7 +297,9 @@ class SettingsPages:
         if form.get("disabled") in {"yes", "no"}:
             body["disabled"] = form["disabled"] == "yes"
         version = form.get("version", "")
-        return await self._with_person(request, self._people.change, user_id, method="PATCH", body=body, version=version)
+        return await self._with_person(
+            request, self._people.change, user_id, method="PATCH", body=body, version=version
+        )
 
     async def _with_person(
         self,
@@ -316,8 +318,6 @@ class SettingsPages:
             return await self._people_page(visit, problem=problem)
         return see_other("/console/settings/people")
 
-    async def _render(
-        self, visit: Visit, template: str, *, problem: ApiProblem | None, **context: Any
-    ) -> Response:
+    async def _render(self, visit: Visit, template: str, *, problem: ApiProblem | None, **context: Any) -> Response:
         status = 422 if problem is not None else 200
         return await self._backstage.render(visit, template, status=status, problem=problem, **context)

@@ -45,7 +45,9 @@ def refused(request: Request, problem: ApiProblem) -> Response:
     kind = KINDS[problem.code]
     visit = visit_of(request)
     status = kind.status
-    return page(visit, "refused.html", status=status, problem=problem, title=kind.title, help=kind.help, counts=NO_COUNTS)
+    return page(
+        visit, "refused.html", status=status, problem=problem, title=kind.title, help=kind.help, counts=NO_COUNTS
+    )
 
 
 NO_COUNTS = Counts()
@@ -68,5 +70,7 @@ class Backstage:
 
     async def render(self, visit: Any, template: str, *, status: int = 200, **context: Any) -> Response:
         """A page with the counts that its head shows."""
-        found = context.pop("counts", None) or await self.read(lambda c: counts(c, tenant=visit.tenant, holder=visit.holder))
+        found = context.pop("counts", None) or await self.read(
+            lambda c: counts(c, tenant=visit.tenant, holder=visit.holder)
+        )
         return await run_in_threadpool(lambda: page(visit, template, status=status, counts=found, **context))

@@ -43,7 +43,9 @@ def money(value: object, currency: str = "USD") -> str:
     sign = {"USD": "$", "EUR": "€", "CNY": "¥", "GBP": "£"}.get(currency, f"{currency} ")
     if amount == 0:
         return f"{sign}0"
-    places = 2 if abs(amount) >= 1 else 3 if abs(amount) >= Decimal("0.1") else 4 if abs(amount) >= Decimal("0.001") else 5
+    places = (
+        2 if abs(amount) >= 1 else 3 if abs(amount) >= Decimal("0.1") else 4 if abs(amount) >= Decimal("0.001") else 5
+    )
     digits = f"{amount:,.{places}f}"
     whole, _, rest = digits.partition(".")
     return f"{sign}{whole}.{rest[:2]}{rest[2:].rstrip('0')}"

@@ -42,9 +42,7 @@ def counts(connection: Connection, *, tenant: str, holder: str) -> Counts:
     """The queue of a tenant, counted for one reviewer."""
     columns = escalations.c
     is_open = columns.status.in_(_WAITING_FOR_US)
-    is_held = sa.and_(
-        columns.status == EscalationStatus.CLAIMED.value, columns.lease_expires_ms > database_now_ms()
-    )
+    is_held = sa.and_(columns.status == EscalationStatus.CLAIMED.value, columns.lease_expires_ms > database_now_ms())
     row = connection.execute(
         sa.select(
             _count(is_open),
@@ -53,9 +51,12 @@ def counts(connection: Connection, *, tenant: str, holder: str) -> Counts:
             _count(sa.and_(is_open, columns.due_ms < database_now_ms())),
             _count(columns.status == EscalationStatus.WAITING_SUBMITTER.value),
             sa.func.min(sa.case((is_held, columns.lease_expires_ms))),
-        ).where(columns.tenant == tenant, columns.status.in_([*_WAITING_FOR_US, EscalationStatus.WAITING_SUBMITTER.value]))
+        ).where(
+            columns.tenant == tenant, columns.status.in_([*_WAITING_FOR_US, EscalationStatus.WAITING_SUBMITTER.value])
+        )
     ).one()
-    return Counts(*(int(value or 0) for value in row[:5]), row[5])
+    numbers = [int(value or 0) for value in row[:5]]
+    return Counts(*numbers, next_expiry_ms=row[5])
 
 
 def _count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
@@ -195,7 +196,9 @@ def decisions(connection: Connection, *, tenant: str, since_ms: int) -> Decision
     """Times to claim and to decide, and what was decided."""
     columns = escalations.c
     rows = connection.execute(
-        sa.select(columns.created_ms, columns.claimed_ms, columns.decided_ms, columns.decided_action, columns.resolution)
+        sa.select(
+            columns.created_ms, columns.claimed_ms, columns.decided_ms, columns.decided_action, columns.resolution
+        )
         .where(
             columns.tenant == tenant,
             columns.decided_ms >= since_ms,
@@ -208,7 +211,9 @@ def decisions(connection: Connection, *, tenant: str, since_ms: int) -> Decision
     timed_out = connection.execute(
         sa.select(sa.func.count())
         .select_from(escalations)
-        .where(columns.tenant == tenant, columns.status == EscalationStatus.EXPIRED.value, columns.updated_ms >= since_ms)
+        .where(
+            columns.tenant == tenant, columns.status == EscalationStatus.EXPIRED.value, columns.updated_ms >= since_ms
+        )
     ).scalar_one()
     named = Counter((row.resolution or {}).get("route") or row.decided_action for row in rows)
     return Decisions(
@@ -251,4 +256,3 @@ def days(connection: Connection, *, tenant: str, since_ms: int) -> list[Day]:
         total, refused, asked = (0, 0, 0) if row is None else (int(row[1]), int(row[2]), int(row[3]))
         listed.append(Day(day * _DAY_MS, total - refused, refused, asked))
     return listed
-

@@ -116,7 +116,9 @@ def visit(browser: Browser, service: Service, cookies: Callable[[str], dict[str,
     watch = Watch()
     opened: list[BrowserContext] = []
 
-    def visit_as(person: str | None = None, path: str = "/console/", *, url: str | None = None, **options: object) -> Page:
+    def visit_as(
+        person: str | None = None, path: str = "/console/", *, url: str | None = None, **options: object
+    ) -> Page:
         wanted = {"viewport": {"width": 1366, "height": 768}, "locale": "en-US", **options}
         context = browser.new_context(**wanted)  # type: ignore[arg-type]  # options of the caller
         context.set_default_timeout(15_000)
@@ -148,6 +150,11 @@ def stuck(desk: Desk, model: TalkingModel) -> Stuck:
         item_id = submit(desk.client, model, Story(f"T-{next(_NUMBERS)}", name, **{**story, **changes}))  # type: ignore[arg-type]
         item = desk.settled(item_id)
         assert item["status"] == "awaiting_human", item["failure"]
-        return {"item": item_id, "case": str(item["escalation"]), "title": name, "path": f"/console/review/{item['escalation']}"}
+        return {
+            "item": item_id,
+            "case": str(item["escalation"]),
+            "title": name,
+            "path": f"/console/review/{item['escalation']}",
+        }
 
     return make

@@ -9,6 +9,7 @@ starts such a service on a data folder of its own, fills it, and keeps it runnin
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -74,6 +75,10 @@ def _mug() -> bytes:
     return jpeg(photos.mug_packshot(size=900))
 
 
+_reads_page_nine = always(calls(("read_pdf", {"file": "p1", "pages": [9]})))
+_reads_barcodes = always(calls(("read_barcode", {"file": "p2"})))
+
+
 def _turns_pages(talk: Talk) -> Message:
     return calls(("read_pdf", {"file": "p1", "pages": [7 + len(talk.calls_before)]}))
 
@@ -97,11 +102,11 @@ STUCK: tuple[Story, ...] = (
           {"brand": "Casa Oliva", "net_content": "60 g"}),
     Story("SOP-1211", "Savon d'Alep, 200 g", {"savon.jpg": lambda: media.half_legible(long_side=1060)}, wanders,
           {"brand": "Casa Oliva"}, language="fr"),
-    Story("TOW-7201", "Linen bath towel Fjord", {"towel_facts.pdf": media.pdf_text}, always(calls(("read_pdf", {"file": "p1", "pages": [9]}))),
+    Story("TOW-7201", "Linen bath towel Fjord", {"towel_facts.pdf": media.pdf_text}, _reads_page_nine,
           {"brand": "Vestland Weavers", "material": "linen"}),
     Story("TOW-7204", "Linen guest towel Fjord", {"towel_facts.pdf": media.pdf_text}, _turns_pages,
           {"brand": "Vestland Weavers"}),
-    Story("MUG-2040", "Stoneware mug, 300 ml", {"mug.jpg": _tea, "mug-back.jpg": _mug}, always(calls(("read_barcode", {"file": "p2"}))),
+    Story("MUG-2040", "Stoneware mug, 300 ml", {"mug.jpg": _tea, "mug-back.jpg": _mug}, _reads_barcodes,
           {"brand": "Kiln & Co", "material": "stoneware", "colour": "sea green", "size": "300 ml"}),
     Story("TEA-1002", "云岭茶庄 茉莉花茶 100 克", {"茉莉花茶.jpg": _jasmine}, _asks_around,
           {"brand": "云岭茶庄", "net_content": "100 克", "origin": "福建福州"}, language="zh-CN", profile=FRUGAL),
@@ -153,8 +158,6 @@ def tell(client: httpx.Client, model: TalkingModel, data_dir: Path, stories: tup
 
 def submit(client: httpx.Client, model: TalkingModel, story: Story) -> str:
     """Send one product; gives the item's id."""
-    import json
-
     model.plays(story.title, story.behave)
     item = {
         "external_id": story.sku, "title": story.title, "language": story.language, "profile": story.profile,
@@ -170,7 +173,10 @@ def submit(client: httpx.Client, model: TalkingModel, story: Story) -> str:
 
 def main() -> None:
     """Fill a service and keep it running."""
-    with seeded_service(Path(sys.argv[1]), STUCK + SETTLED, **dict(pair.split("=", 1) for pair in sys.argv[2:])) as (service, _):
+    with seeded_service(Path(sys.argv[1]), STUCK + SETTLED, **dict(pair.split("=", 1) for pair in sys.argv[2:])) as (
+        service,
+        _,
+    ):
         print(f"{service.url}/console/", flush=True)
         threading.Event().wait()
 

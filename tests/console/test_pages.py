@@ -41,8 +41,21 @@ def _looped(service: Service, item_id: str) -> None:
                 tool, arguments, shape = "image_facts", {"file": "p1", "scale": 1 + number / 1000}, "jitter"
             text = json.dumps(arguments)
             keys = {"signature": f"{tool} {text}", "folded": f"{tool} {text}", "shape": shape}
-            asked = {"type": "call", "view": {"keys": keys}, "args": text, "execute": True, "reason": None, "text": None}
-            came = {"type": "outcome", "code": "LOW_CONFIDENCE", "digest": "d1", "excerpt": '{"confidence":0.12}', "cost": 0.0001}
+            asked = {
+                "type": "call",
+                "view": {"keys": keys},
+                "args": text,
+                "execute": True,
+                "reason": None,
+                "text": None,
+            }
+            came = {
+                "type": "outcome",
+                "code": "LOW_CONFIDENCE",
+                "digest": "d1",
+                "excerpt": '{"confidence":0.12}',
+                "cost": 0.0001,
+            }
             steps.insert(
                 connection,  # type: ignore[arg-type]
                 item_id, seq=last + number, attempt=1, kind=StepKind.TOOL, fence=1, at_ms=1_796_000_000_000 + number * 900,
@@ -59,7 +72,9 @@ def long_run(service: Service, model: TalkingModel) -> str:
     """An item whose run has 2,400 calls more than it had."""
     with service.client() as client:
         desk = Desk(client, service.data_dir)
-        item_id = submit(client, model, Story("T-2400", "Towel of the incident", {"facts.pdf": media.pdf_text}, fumbles))
+        item_id = submit(
+            client, model, Story("T-2400", "Towel of the incident", {"facts.pdf": media.pdf_text}, fumbles)
+        )
         desk.settled(item_id)
     _looped(service, item_id)
     return item_id
@@ -93,7 +108,9 @@ def places(service: Service, model: TalkingModel, long_run: str) -> dict[str, st
     with service.client() as client:
         desk = Desk(client, service.data_dir)
         ids = [
-            submit(client, model, Story(f"P-{n}", f"Paged {n}", {"facts.pdf": media.pdf_text}, fumbles, {"brand": "Fjord"}))
+            submit(
+                client, model, Story(f"P-{n}", f"Paged {n}", {"facts.pdf": media.pdf_text}, fumbles, {"brand": "Fjord"})
+            )
             for n in range(2)
         ]
         refused = submit(client, model, Story("P-9", "Refused", {"tiny.jpg": media.thumbnail}, in_turn()))
@@ -203,12 +220,19 @@ def test_what_strangers_write_is_text_and_nothing_else(desk: Desk, stuck: Stuck,
     page.locator("[data-read]").nth(1).click()
     expect(page.locator("#reading pre")).to_contain_text("onerror")
     page.keyboard.press("Escape")
-    for path in ("/console/", f"/console/items/{case['item']}", f"/console/items/{case['item']}/timeline", "/console/items?q=%3Cscript%3E"):
+    for path in (
+        "/console/",
+        f"/console/items/{case['item']}",
+        f"/console/items/{case['item']}/timeline",
+        "/console/items?q=%3Cscript%3E",
+    ):
         page.goto(page.url.split("/console/")[0] + path)
         assert page.locator("main script, main svg[onload], main img[onerror]").count() == 0, path
 
 
-def test_picture_that_cannot_be_made_says_so_and_keeps_hash_and_size(service: Service, stuck: Stuck, visit: Visit) -> None:
+def test_picture_that_cannot_be_made_says_so_and_keeps_hash_and_size(
+    service: Service, stuck: Stuck, visit: Visit
+) -> None:
     case = stuck(files={"label.png": lambda: media.png(long_side=300)})
     for path in (service.data_dir / "blobs" / "by-tenant").rglob("*"):
         if path.is_file() and path.stat().st_size == len(media.png(long_side=300)):

@@ -11,7 +11,6 @@ from tests.acceptance.reviewing import Desk
 from tests.console.conftest import Stuck, Visit
 from tests.gateway.running import Service, until
 
-
 LOCKED = "#decide > fieldset:disabled"
 
 
@@ -145,8 +144,8 @@ def test_enter_of_an_input_method_sends_nothing_and_letters_in_a_field_are_lette
         event = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 229, "modifiers": modifiers}
         cdp.send("Input.dispatchKeyEvent", {"type": "keyDown", **event})
         cdp.send("Input.dispatchKeyEvent", {"type": "keyUp", **event})
-    composing = "(node) => node.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', ctrlKey: true, isComposing: true, bubbles: true}))"
-    field.evaluate(composing)
+    composing = "{key: 'Enter', ctrlKey: true, isComposing: true, bubbles: true}"
+    field.evaluate(f"(node) => node.dispatchEvent(new KeyboardEvent('keydown', {composing}))")
     cdp.send("Input.insertText", {"text": "防水"})
     page.keyboard.type("c1z?")
     expect(field).to_have_value("防水c1z?")

@@ -120,8 +120,22 @@ def _row(seq: int, kind: StepKind, intent: dict[str, Any], outcome: dict[str, An
 
 
 def test_steps_of_an_item_carry_the_cost_of_the_request_that_asked_for_them() -> None:
-    asked = {"type": "call", "view": {"keys": {"signature": "s"}}, "args": '{"file":"p1"}', "execute": True, "text": None}
-    came = {"type": "outcome", "code": "LOW", "digest": "d", "excerpt": "x", "cost": 0.25, "text": "stop", "reason": "r"}
+    asked = {
+        "type": "call",
+        "view": {"keys": {"signature": "s"}},
+        "args": '{"file":"p1"}',
+        "execute": True,
+        "text": None,
+    }
+    came = {
+        "type": "outcome",
+        "code": "LOW",
+        "digest": "d",
+        "excerpt": "x",
+        "cost": 0.25,
+        "text": "stop",
+        "reason": "r",
+    }
     tool = {"tool": "ocr_extract", "step": 1, "action": "allow", "records": [asked]}
     rows = [
         _row(1, StepKind.PROMPT, {}, {}),
@@ -146,7 +160,16 @@ def test_records_of_a_guarded_run_are_read_with_their_outcomes() -> None:
     records = [
         {"type": "control", "control": "charge", "cost": 0.5},
         {"type": "call", "view": view, "args": "{}", "execute": True, "action": "allow", "now": 1.5},
-        {"type": "outcome", "step": 1, "code": None, "digest": "d", "excerpt": "e", "cost": 0.25, "action": "halt", "now": 2.0},
+        {
+            "type": "outcome",
+            "step": 1,
+            "code": None,
+            "digest": "d",
+            "excerpt": "e",
+            "cost": 0.25,
+            "action": "halt",
+            "now": 2.0,
+        },
         {"type": "outcome", "step": 1, "digest": "late", "action": "allow", "ignored": True},
         {"type": "control", "control": "resume", "note": "Go on.", "now": 3.0},
     ]
