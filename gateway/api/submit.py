@@ -299,7 +299,7 @@ def _replay(stored: StoredKey, fingerprint: str, key: str) -> intake.Accepted:
     return intake.Accepted(stored.item_id)
 
 
-def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
+def named_files(body: ReceivedBody) -> Mapping[str, str | None]:
     """Hold the files that came against those that the item part names; gives the role per part."""
     entries = {entry.part: entry for entry in body.submission.files}
     received = {file.part: file for file in body.files}
@@ -321,12 +321,18 @@ def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
                 f"The part `{part}` arrived with other bytes than its `sha256` announces. Send it again.",
                 errors=[FieldError(part, "digest_mismatch", f"Arrived as {received[part].writer.sha256}.")],
             )
+    return {part: entry.role for part, entry in entries.items()}
+
+
+def _check_files(body: ReceivedBody) -> Mapping[str, str | None]:
+    """The role per part, as the item part names them; a submission says something."""
+    roles = named_files(body)
     if not body.files and not _says_something(body.submission):
         raise invalid(
             "The request has neither files nor a title, a text or attributes, so there is nothing to write about.",
             FieldError("", "empty", "Send at least one file or one of these fields."),
         )
-    return {part: entry.role for part, entry in entries.items()}
+    return roles
 
 
 def _says_something(submission: Submission) -> bool:

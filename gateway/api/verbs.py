@@ -29,6 +29,7 @@ from gateway.api.purge import refuse_purged
 from gateway.api.render import item_json, language_of
 from gateway.api.review_problems import problem_of
 from gateway.api.schemas import ITEM_RESPONSES, problem
+from gateway.api.submit import named_files
 from gateway.blobs import BlobStoreUnreachable
 from gateway.decision import ScreenedFile
 from gateway.item import Item, Status
@@ -222,7 +223,7 @@ class VerbRoutes:
 
     def _kept(self, item: Item, profile: Profile, body: ReceivedBody) -> list[ScreenedFile]:
         """The new files, durable and judged as far as a request's time allows."""
-        roles = {entry.part: entry.role for entry in body.submission.files}
+        roles = named_files(body)
         try:
             kept = [
                 intake.keep(
