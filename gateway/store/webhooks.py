@@ -131,12 +131,13 @@ def change(
 ) -> Endpoint | None:
     """Change fields of an endpoint of this version; None if it has another one by now.
 
-    One that is enabled again starts anew: with what happens from now on, and without its failures.
+    One that is enabled again starts without its failures, and with what happens from now on: its cursor went on meanwhile, for
+    the sake of callbacks.
     """
     changes = dict(values)
     is_enabling = changes.get("status") == EndpointStatus.ENABLED.value
     if is_enabling:
-        changes.update(disabled_reason=None, cursor_seq=events.newest(connection))
+        changes["disabled_reason"] = None
     if changes.get("status") == EndpointStatus.DISABLED.value:
         changes["disabled_reason"] = DisabledReason.OPERATOR.value
     row = connection.execute(

@@ -418,6 +418,34 @@ def test_filter_tenant_and_start_decide_what_an_endpoint_gets(either: Ground) ->
     assert either.get(all_of_it).events == ("*",)
 
 
+def test_disabled_endpoint_gets_nothing_of_what_happens_meanwhile_but_its_callbacks_go_on(ground: Ground) -> None:
+    with receiving() as receiver, receiving() as called:
+        endpoint = ground.endpoint(receiver.url)
+        item_id = add_item(ground.database)
+        callback = webhooks.Callback(called.url, called.origin, endpoint.id)
+        ground.database.transact(lambda c: webhooks.add_callback(c, item_id, callback))
+        ground.step()
+        before = len(receiver.received)
+
+        def turn(status: str) -> None:
+            version = ground.get(endpoint).version
+            ground.database.transact(
+                lambda c: webhooks.change(
+                    c, endpoint.id, tenant="default", version=version, values={"status": status}, at_ms=ground.now_ms
+                )
+            )
+
+        turn("disabled")
+        ground.event("item.rejected", resource=item_id)
+        ground.step()
+        turn("enabled")
+        ground.event("item.succeeded", resource=item_id)
+        ground.step()
+        assert [request.event["type"] for request in receiver.received[before:]] == ["item.succeeded"]
+        told = {request.event["type"] for request in called.received}
+    assert told == {"item.rejected", "item.succeeded"}
+
+
 def test_events_come_with_what_tells_stale_ones_from_new(ground: Ground) -> None:
     with receiving() as receiver:
         ground.endpoint(receiver.url)
