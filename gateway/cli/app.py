@@ -12,6 +12,7 @@ from rich.console import Console
 from gateway import __version__
 from gateway.cli.keys import app as keys_app
 from gateway.cli.operations import add_commands as add_operations
+from gateway.cli.queue import app as queue_app
 from gateway.cli.startup import fail, settings, startup_errors
 from gateway.cli.trace import app as trace_app
 from gateway.cli.users import app as users_app
@@ -33,6 +34,7 @@ profiles_app = typer.Typer(no_args_is_help=True, help="Profiles.")
 app.add_typer(keys_app, name="keys")
 app.add_typer(rules_app, name="rules")
 app.add_typer(profiles_app, name="profiles")
+app.add_typer(queue_app, name="queue")
 app.add_typer(trace_app, name="trace")
 add_operations(app)
 app.add_typer(users_app, name="users")
