@@ -23,7 +23,7 @@ from gateway.blobs import Blobs, BlobStoreUnreachable, FolderBlobs
 from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest
 from gateway.guard_runs import GuardRuns
 from gateway.ids import new_id
-from gateway.item import FileRecord, Status
+from gateway.item import FileRecord, Item, Status
 from gateway.retention import Upkeep
 from gateway.settings import Settings
 from gateway.store import escalations, events, idempotency, items, steps
@@ -77,7 +77,7 @@ def add(database: Database, *files: FileRecord, status: Status = Status.SUCCEEDE
     return new.id
 
 
-def item_of(database: Database, item_id: str) -> items.Item:
+def item_of(database: Database, item_id: str) -> Item:
     with database.read() as connection:
         found = items.get(connection, item_id)
     assert found is not None
