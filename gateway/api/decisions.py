@@ -61,8 +61,7 @@ class DecisionRoutes:
                 return store.page(connection, tenant=desk.tenant, where=where, after=after, limit=limit + 1)
 
         found = await run_in_threadpool(look)
-        page = found[:limit]
-        cursor = values.encode_cursor(page[-1][0].at_ms, page[-1][0].id) if len(found) > limit else None
+        page, cursor = values.page_of(found, limit, lambda one: values.encode_cursor(one[0].at_ms, one[0].id))
         shown = [decision_json(record, outcome) for record, outcome in page]
         return JSONResponse({"decisions": shown, "next_cursor": cursor})
 

@@ -81,8 +81,7 @@ class EscalationGroupRoutes:
         found = await run_review(
             lambda: groups.listed(self._services, desk, has_open=has_open, after=after, limit=limit + 1)
         )
-        page = found[:limit]
-        cursor = values.encode_cursor(0, page[-1].group.id) if len(found) > limit else None
+        page, cursor = values.page_of(found, limit, lambda view: values.encode_cursor(0, view.group.id))
         return JSONResponse({"groups": [shown.group_json(view) for view in page], "next_cursor": cursor})
 
     async def get(self, group_id: str, request: Request) -> Response:

@@ -97,11 +97,11 @@ class EscalationRoutes:
         where = said.case_filter(wanted, desk)
         found = await self._run(lambda: queue.listed(self._services, desk, where=where, after=after, limit=limit + 1))
         state = await self._run(lambda: queue.state(self._services, desk, where=where))
-        page = found[:limit]
+        page, cursor = values.page_of(found, limit, said.cursor_after)
         return JSONResponse(
             {
                 "escalations": [shown.escalation_json(record) for record in page],
-                "next_cursor": said.cursor_after(page[-1]) if len(found) > limit else None,
+                "next_cursor": cursor,
                 "queue": shown.empty_json(state),
             }
         )

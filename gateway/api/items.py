@@ -125,8 +125,7 @@ class ItemRoutes:
                 return item_store.page(connection, tenant=tenant, where=where, after=after, limit=limit + 1)
 
         found = await run_in_threadpool(look)
-        page = found[:limit]
-        cursor = values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None
+        page, cursor = values.page_of(found, limit, lambda item: values.encode_cursor(item.created_ms, item.id))
         language = _language(request)
         return JSONResponse({"items": [item_json(item, language=language) for item in page], "next_cursor": cursor})
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from gateway.api.problems import FieldError, invalid
 from gateway.strict_json import JsonRefused, loads, text_problem
+
+T = TypeVar("T")
 
 MAX_LIMIT = 200
 DEFAULT_LIMIT = 50
@@ -91,6 +93,12 @@ def decode_cursor(values: dict[str, str]) -> tuple[int, str] | None:
     except (ValueError, binascii.Error):
         detail = "Send the `next_cursor` of the page before as it was given."
         raise invalid(f"The cursor is not valid. {detail}", FieldError("cursor", "cursor", detail)) from None
+
+
+def page_of(found: list[T], limit: int, cursor_after: Callable[[T], str]) -> tuple[list[T], str | None]:
+    """The page in what was found with one more than `limit`, and the cursor of the next page, if there is one."""
+    page = found[:limit]
+    return page, cursor_after(page[-1]) if len(found) > limit else None
 
 
 async def json_object(request: Request) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import sqlalchemy as sa
 import structlog
 from sqlalchemy.engine import Connection
 
@@ -182,17 +183,28 @@ def _apply_one(services: Services, record: EscalationRecord) -> bool:
 
     try:
         return services.database.transact(work)
+    except sa.exc.OperationalError:
+        log.exception("escalation.apply_put_off", escalation_id=record.id)
+        return False  # the database was away or busy: the next round tries again
     except Exception as error:
         log.warning("escalation.apply_failed", escalation_id=record.id, action=record.decided_action, exc_info=error)
         problem = {
             "code": getattr(error, "code", "internal"),
-            "detail": getattr(error, "public", None) or "The item is not where it was when this was decided.",
+            "detail": _why_it_failed(error),
             "action": record.decided_action,
             "by": record.decided_by,
         }
         return services.database.transact(
             lambda connection: decisions.reject_effect(connection, record, problem=problem)
         )
+
+
+def _why_it_failed(error: Exception) -> str:
+    """In words for the reviewer."""
+    if isinstance(error, ItemMoved):
+        return "The item was no longer where it was when this was decided."
+    public: str | None = getattr(error, "public", None)
+    return public or "It could not be carried out. Decide again; if it stays, tell the operator."
 
 
 def stored_decision(record: EscalationRecord) -> AnyDecision:

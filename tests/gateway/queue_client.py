@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 
 from gateway.ids import new_id
 from gateway.item import Mode, Status
-from gateway.profiles import load_profiles
+from gateway.profiles import Profile, load_profiles
 from gateway.store import escalations as case_store
 from gateway.store import items as item_store
 from gateway.store import keys
@@ -167,9 +168,14 @@ def queue_of(service: Service, tenant: str, database_url: str | None = None) -> 
     database.close()
 
 
+@functools.cache
+def _profile() -> Profile:
+    return load_profiles()["product-copy"]
+
+
 def new_item(tenant: str, at_ms: int) -> NewItem:
     item_id = new_id("itm", now_ms=at_ms)
-    profile = load_profiles()["product-copy"]
+    profile = _profile()
     submission = {"title": item_id, "attributes": {}, "text": None, "language": "en", "mode": "generate"}
     return NewItem(
         id=item_id, tenant=tenant, external_id=None, mode=Mode.GENERATE, profile=profile.name,
