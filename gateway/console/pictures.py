@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from gateway.api.render import file_json
 from gateway.artifacts import MOST_PAGES
@@ -150,10 +151,8 @@ _MEASURED = (
 _ALWAYS = {"image.sharpness", "text.tokens", "pdf.pages", "audio.speech_s"}
 
 
-def _chips(document: dict[str, object], say: Say) -> Iterator[Chip]:
+def _chips(document: Mapping[str, Any], say: Say) -> Iterator[Chip]:
     facts, checks = document["facts"], document["checks"]
-    assert isinstance(facts, dict)
-    assert isinstance(checks, list)
     failed = {check["fact"]: check for check in checks if check["outcome"] in {"fail", "warn"}}
     if document["width"]:
         is_small = bool({"image.short_side", "image.long_side", "image.pixels"} & set(failed))
@@ -173,5 +172,5 @@ def _chips(document: dict[str, object], say: Say) -> Iterator[Chip]:
         state = State.POOR if check is not None else State.GOOD if held else State.PLAIN
         limit = None if check is None else check["limit"]
         yield Chip(say(label), form.format(value), state, None if limit is None else say("needs {limit}", limit=limit))
-    for code in document["notes"] or ():  # type: ignore[attr-defined]  # the list of codes that `file_json` makes
+    for code in document["notes"]:
         yield Chip("", say(str(code).replace("_", " ")), State.PLAIN)

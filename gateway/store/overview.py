@@ -55,8 +55,8 @@ def counts(connection: Connection, *, tenant: str, holder: str) -> Counts:
             columns.tenant == tenant, columns.status.in_([*_WAITING_FOR_US, EscalationStatus.WAITING_SUBMITTER.value])
         )
     ).one()
-    numbers = [int(value or 0) for value in row[:5]]
-    return Counts(*numbers, next_expiry_ms=row[5])
+    opened, held, mine, overdue, waiting = (int(value or 0) for value in row[:5])
+    return Counts(opened, held, mine, overdue, waiting, row[5])
 
 
 def _count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

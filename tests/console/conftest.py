@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from gateway import passwords
 from gateway.person import Role
@@ -27,6 +27,8 @@ ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"
 PASSWORD = "correct horse battery staple"
 PEOPLE = {"Li": Role.REVIEWER, "Anna": Role.REVIEWER, "Vera": Role.VIEWER, "Lena": Role.LEAD}
 _NUMBERS = itertools.count(1)
+
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="package")
