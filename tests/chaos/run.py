@@ -69,16 +69,19 @@ def _send_and_kill(plan: Plan, crew: Crew, url: str, folder: Path, say: Callable
         time.sleep(max(0.0, began + kill.at_s - time.monotonic()))
         kills.write(target=kill.target.value, pids=crew.kill(kill))
     time.sleep(max(0.0, began + plan.seconds - time.monotonic()))
+    clients.begin_no_more()
     _wait_ready(url)
     sending.join(_LATE_S)
     clients.give_up()
     sending.join()
+    begun = {entry["marker"] for entry in answers}
+    products = [product for product in plan.products if product.marker in begun]
     made = ", ".join(f"{count} x {target.value}" for target, count in crew.kills.items() if count)
-    say(f"{len(plan.products):,} products sent in {time.monotonic() - began:.0f} s; killed: {made}")
+    say(f"{len(products):,} products sent in {time.monotonic() - began:.0f} s; killed: {made}")
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
         say(f"at rest after {wait_until_at_rest(client, within_s=REST_S):.1f} s")
         worker_kills = sum(crew.kills[target] for target in _WORKER_KILLERS)
-        return judge(client, plan.products, answers, folder, worker_kills)
+        return judge(client, products, answers, folder, worker_kills)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def test_nothing_is_lost_or_done_twice_while_processes_are_killed(
     assert targets <= {kill.target for kill in made.kills}
     verdict = run(made, tmp_path / "run", broker="redis", settings=QUICK, say=print)
     assert verdict.is_good, list(verdict.lines())
-    assert verdict.submissions == 24
+    assert 8 <= verdict.submissions <= 24
     assert verdict.worker_kills >= 1
 
 
