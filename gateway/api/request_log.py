@@ -27,7 +27,7 @@ def log_request(scope: Scope, status: int | None, seconds: float) -> None:
         status=status,
         ms=round(seconds * 1000, 1),
         **{
-            **scope.get("path_params", {}),
+            **{name: value for name, value in scope.get("path_params", {}).items() if name.endswith("_id")},
             **({} if principal is None else {"tenant": principal.tenant, "actor": principal.actor}),
         },
     )
