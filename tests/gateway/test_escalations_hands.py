@@ -277,8 +277,7 @@ def test_list_says_why_it_is_empty_and_narrows_by_what_is_overdue_or_was_decided
     refused(queue.client.get("/v1/escalations", params={"overdue": "yes"}), 400, "invalid_request")
 
 
-def test_database_of_the_release_before_gets_ids_for_its_groups(queue: Queue) -> None:
-    """What a case of an earlier release lacks is filled in where it is read: it can be claimed and decided as any other."""
+def test_case_without_a_group_is_decided_as_any_other(queue: Queue) -> None:
     case = queue.raised()
     forget = case_store.escalations.update().where(case_store.escalations.c.id == case)
     values = {"group_id": None, "fingerprint": None, "on_expire": None}
