@@ -25,7 +25,7 @@ from gateway.api import sessions
 from gateway.api.auth import Authenticator, Principal, Session
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
-from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, problem_body
+from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, not_found, problem_body
 from gateway.api.request_log import log_request
 from gateway.ids import new_id
 from gateway.store.switches import SwitchRow
@@ -91,6 +91,8 @@ class Gate:
     async def _check(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Raise for what must not pass; gives what is to be answered instead, and the body from which to go on reading."""
         path: str = scope["path"]
+        if "\x00" in path:  # which PostgreSQL takes in no text at all
+            raise not_found("path with a NUL character")
         if sessions.is_console(path):
             return await self._check_console(scope, body)
         if path.startswith("/v1/") or path == "/metrics":

@@ -12,7 +12,7 @@ import httpx
 from tests.contracts.fixtures import redis
 from tests.contracts.servers import Redis
 from tests.gateway.receiver import receiving
-from tests.gateway.running import environment, running, until
+from tests.gateway.running import READY_S, environment, running, until
 
 __all__ = ["redis"]
 
@@ -31,10 +31,12 @@ def test_celery_workers_may_leave_delivery_to_a_process_of_its_own(
         running("worker", tmp_path, **settings) as worker,
         api.client() as client,
     ):
+        for path in ("/v1/webhook-endpoints/%00", "/v1/items/%00", "/v1/webhook-deliveries/a%00b"):
+            assert client.get(path).status_code == 404, "PostgreSQL takes no NUL in a text"
         made = client.post("/v1/webhook-endpoints", json={"url": receiver.url, "allow_insecure": True})
         made.raise_for_status()
         item = client.post("/v1/items", json={"title": f"{name} candle"}, headers={"Prefer": "wait=20"}).json()
-        until(lambda: client.get(f"/v1/items/{item['id']}").json()["status"] == "succeeded")
+        until(lambda: client.get(f"/v1/items/{item['id']}").json()["status"] == "succeeded", within_s=READY_S)
         assert receiver.received == []
         assert "webhooks.started" not in worker.log.read_text()
         with (tmp_path / "deliver.log").open("wb") as log:
@@ -42,7 +44,7 @@ def test_celery_workers_may_leave_delivery_to_a_process_of_its_own(
                 [sys.executable, "-m", "gateway", "deliver"], env=environment(tmp_path, settings), stderr=log
             )
         try:
-            until(lambda: receiver.of_type("item.succeeded"))
+            until(lambda: receiver.of_type("item.succeeded"), within_s=READY_S)
             until(lambda: statuses(client) == {"succeeded"})
         finally:
             delivering.send_signal(signal.SIGTERM)
