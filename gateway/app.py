@@ -22,6 +22,7 @@ from gateway.api.budgets import BudgetRoutes
 from gateway.api.changes import Changes
 from gateway.api.decision_schemas import decision_components
 from gateway.api.decisions import DecisionRoutes
+from gateway.api.described import complete
 from gateway.api.escalation_groups import EscalationGroupRoutes
 from gateway.api.escalations import EscalationRoutes
 from gateway.api.events import EventRoutes
@@ -182,6 +183,7 @@ def _describe(app: FastAPI) -> None:
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update({**components(), **guard_components(), **webhook_components(), **decision_components()})
         schemas.update(queue_components())
+        complete(document)
         return document
 
     app.openapi = described  # type: ignore[method-assign]

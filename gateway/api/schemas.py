@@ -202,6 +202,25 @@ _DESCRIPTIONS = {
 }
 
 
+_BOOLEAN = {"enum": ["true", "false"]}
+_MOMENT = {"format": "date-time"}
+_SMALL_INTEGER = {"minimum": -999_999_999, "maximum": 999_999_999}
+_BOUNDS: dict[str, dict[str, Any]] = {
+    "after": {"minimum": 0, "maximum": 10**18 - 1},
+    "limit": {"minimum": 1, "maximum": 200},
+    "format": {"enum": ["openai.chat", "neutral"]},
+    "max_px": {"minimum": 64, "maximum": 2048},
+    "detail": {"enum": ["auto", "low", "high"]},
+    "images": {"enum": ["inline"]},
+    "created_after": _MOMENT,
+    "due_before": _MOMENT,
+    "all": _BOOLEAN,
+    "overdue": _BOOLEAN,
+    "priority": _SMALL_INTEGER,
+    "min_priority": _SMALL_INTEGER,
+}
+
+
 def parameters(*names: str) -> list[dict[str, Any]]:
     """Query parameters for the description."""
     return [
@@ -209,7 +228,7 @@ def parameters(*names: str) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": False,
-            "schema": {"type": _DESCRIPTIONS[name][0]},
+            "schema": {"type": _DESCRIPTIONS[name][0], **_BOUNDS.get(name, {})},
             "description": _DESCRIPTIONS[name][1],
         }
         for name in names
