@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gateway.item import Effect, Item, Mode, Status
 from gateway.profiles import load_profiles
 from gateway.resolution import DECISIONS, ItemMoved, Reviewer, apply
 from gateway.resolution.asking import informed, timed_out
-from gateway.store import decisions, effects, escalation_leases, escalations, inquiries, items
+from gateway.store import decisions, effects, escalation_leases, escalations, inquiries, items, tables
 from gateway.store.decisions import DecisionFilter
 from gateway.store.engine import Database
 from gateway.store.escalations import CaseFilter, NewEscalation
@@ -126,13 +127,13 @@ def test_overdue_question_ends_once_and_one_of_an_ended_item_changes_nothing(dat
     ask(database, case, 60)
     gone, other = waiting(database, "gone")
     ask(database, other, 60)
-    database.transact(lambda c: c.execute(sa.update(inquiries.inquiries).values(until_ms=1)))
+    database.transact(lambda c: c.execute(sa.update(tables.inquiries).values(until_ms=1)))
     database.transact(
         lambda c: items.transition(c, gone, expected=(Status.AWAITING_SUBMITTER,), to=Status.CANCELLED, actor="shop")
     )
     with database.read() as connection:
         overdue = inquiries.overdue(connection)
-    ended = {one.item_id: database.transact(lambda c, one=one: timed_out(c, one)) for one in overdue}
+    ended = {one.item_id: database.transact(partial(timed_out, inquiry=one)) for one in overdue}
     assert ended == {item: True, gone: False}
     assert case_of(database, case).packet["inquiries"][0]["ended"] == "timed_out"
     with database.read() as connection:
