@@ -302,7 +302,10 @@ def test_question_stops_the_clock_and_the_answer_reaches_the_model(
     for mistake, pointer in (({}, ""), ({"txt": "x"}, "/txt"), ({"text": 5}, "/text"), ({"text": " "}, "")):
         wrong = problem(client.post(f"/v1/items/{item['id']}/info", json=mistake), 400, "invalid_request")
         assert wrong["errors"][0]["pointer"] == pointer
-    absent: dict[str, Any] = {"item": (None, json.dumps({"files": [{"part": "p9"}]}), "application/json"), "p1": ("a.jpg", label)}
+    absent: dict[str, Any] = {
+        "item": (None, json.dumps({"files": [{"part": "p9"}]}), "application/json"),
+        "p1": ("a.jpg", label),
+    }
     problem(client.post(f"/v1/items/{item['id']}/info", files=absent), 400, "missing_part")
     plain = client.post(f"/v1/items/{item['id']}/info", content=label, headers={"Content-Type": "image/jpeg"})
     problem(plain, 415, "unsupported_media_type")
