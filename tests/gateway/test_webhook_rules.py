@@ -20,6 +20,8 @@ from gateway.webhooks.catalogue import EVENT_TYPES, is_filter, lets_through
 from gateway.webhooks.redaction import shown_response
 from gateway.webhooks.schedule import RETRIES_S, Health, RetryPolicy, after_failure, next_delay_s
 from gateway.webhooks.vault import SecretUnreadable, Vault
+from guard.call import ToolCall
+from guard.redact import redacted_args
 
 ROOT = Path(__file__).parents[2]
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -217,6 +219,11 @@ def test_answer_is_shown_short_and_without_secrets(raw: bytes, hidden: str) -> N
     shown = shown_response(raw)
     assert hidden not in shown
     assert len(shown.encode()) <= 1024
+
+
+def test_bearer_token_in_unreadable_arguments_is_hidden_too() -> None:
+    call = ToolCall("fetch", args_raw='{"headers": "Authorization: Bearer abcdefghijkl", ')
+    assert "abcdefghijkl" not in redacted_args(call)
 
 
 @pytest.mark.parametrize(
