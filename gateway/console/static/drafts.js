@@ -17,6 +17,7 @@ export function keepDraft() {
   window.addEventListener("storage", (event) => {
     if (event.key !== key || !event.newValue || form.contains(document.activeElement?.closest("textarea"))) return;
     fill(form, JSON.parse(event.newValue));
+    say(form, form.dataset.shared ?? "");
   });
 }
 

@@ -1,6 +1,6 @@
 // Keep the case while somebody works on it; say at once when it is no longer theirs.
 import { post } from "./sending.js";
-import { swap } from "./live.js";
+import { refreshPieces, swap } from "./live.js";
 
 const BEAT_MS = 60_000;
 const LOOK_MS = 20_000;
@@ -16,7 +16,12 @@ export function keepLease() {
   setInterval(() => {
     if (state(rail) === "mine" && !document.hidden && Date.now() - touched < IDLE_MS) beat(review, rail);
   }, BEAT_MS);
-  const look = () => document.hidden || post(`/console/review/${review.dataset.case}/looking`, new URLSearchParams()).catch(() => {});
+  const look = async () => {
+    if (document.hidden) return;
+    const answer = await post(`/console/review/${review.dataset.case}/looking`, new URLSearchParams()).catch(() => null);
+    const others = answer?.body?.others?.join(", ") ?? "";
+    if (answer && others !== (rail.querySelector(".lease-state")?.dataset.lookers ?? "")) refreshPieces("#lease");
+  };
   look();
   setInterval(look, LOOK_MS);
 }

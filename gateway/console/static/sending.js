@@ -3,6 +3,7 @@ import { forgetDraft } from "./drafts.js";
 import { lock, notify } from "./lease.js";
 import { reached, swap } from "./live.js";
 
+const SLOW_MS = 3000;
 const AGAIN_MS = [1000, 2000, 4000, 8000];
 
 export function sendForms() {
@@ -21,10 +22,15 @@ async function send(form, button, action) {
     button.disabled = true;
     button.classList.add("is-busy");
   }
+  const slow = setTimeout(() => {
+    const place = document.getElementById("draft-state");
+    if (place) place.textContent = form.dataset.slow ?? "";
+  }, SLOW_MS);
   try {
     const answer = await persist(action, fields);
     take(form, action, answer);
   } finally {
+    clearTimeout(slow);
     if (button) {
       button.disabled = false;
       button.classList.remove("is-busy");
