@@ -129,6 +129,7 @@ def standing(record: EscalationRecord, visit: Visit, *, is_held_by_other: bool, 
                 say("The submitter was asked."),
                 say("The clock stands still until they answer."),
                 question or None,
+                is_locking=True,
             )
         case EscalationStatus.WITHDRAWN:
             return withdrawn(visit)

@@ -41,6 +41,8 @@ class ConsoleRoutes:
         """The routes; none is part of the API's description."""
         router = APIRouter(prefix="/console", include_in_schema=False, route_class=ConsoleRoute)
         router.add_api_route("", self.root, methods=["GET"])
+        for name in ("keys", "webhooks"):
+            router.add_api_route(f"/{name}", self.moved, methods=["GET"])
         router.add_api_route("/static/{name}", self.static, methods=["GET"])
         router.add_api_route("/preferences", self.preferences, methods=["POST"])
         QueuePages(self._backstage).add_to(router)
@@ -55,6 +57,10 @@ class ConsoleRoutes:
     async def root(self, request: Request) -> Response:
         """With the stroke at the end, since addresses on the pages build on it."""
         return RedirectResponse("/console/", status_code=307)
+
+    async def moved(self, request: Request) -> Response:
+        """What is a part of the settings has a short address too."""
+        return see_other(f"/console/settings/{request.url.path.rsplit('/', 1)[1]}")
 
     async def static(self, name: str, request: Request) -> Response:
         """One of our own files; kept for good under the version that the pages name."""
