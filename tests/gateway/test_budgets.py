@@ -242,6 +242,13 @@ def shop(service: Service, tenant: str) -> Iterator[httpx.Client]:
         yield made
 
 
+@pytest.fixture
+def operator(service: Service) -> Iterator[httpx.Client]:
+    """Who sets budgets: the caller on this machine, of the tenant `default`."""
+    with service.client() as made:
+        yield made
+
+
 def submit(client: httpx.Client, **fields: str) -> httpx.Response:
     return client.post("/v1/items", json={"title": "Oak table", **fields})
 
@@ -253,16 +260,19 @@ def put(client: httpx.Client, tenant: str, **limits: Any) -> dict[str, Any]:
     return found
 
 
-def test_spent_budget_refuses_what_needs_the_model_until_it_is_raised(shop: httpx.Client, tenant: str) -> None:
-    put(shop, tenant, max_cost="0.01")
+def test_spent_budget_refuses_what_needs_the_model_until_it_is_raised(
+    shop: httpx.Client, operator: httpx.Client, tenant: str
+) -> None:
+    put(operator, tenant, max_cost="0.01")
     first = settled(shop, submit(shop).json()["id"])
     assert first["usage"]["cost"] == "0.0009"
-    shown = shop.get(f"/v1/tenants/{tenant}/budget").json()
+    shown = operator.get(f"/v1/tenants/{tenant}/budget").json()
     assert (shown["used"]["cost"], shown["used"]["reserved"], shown["used"]["items"]) == ("0.0009", "0", 1)
     assert until(
-        lambda: f'sluicegate_budget_used_dollars{{tenant="{tenant}"}} 0.0009' in shop.get("/metrics").text, within_s=15
+        lambda: f'sluicegate_budget_used_dollars{{tenant="{tenant}"}} 0.0009' in operator.get("/metrics").text,
+        within_s=15,
     )
-    put(shop, tenant, max_cost="0.0009")
+    put(operator, tenant, max_cost="0.0009")
 
     def refused() -> httpx.Response | None:
         answer = submit(shop, on_duplicate="new")
@@ -273,7 +283,7 @@ def test_spent_budget_refuses_what_needs_the_model_until_it_is_raised(shop: http
     assert answer["resets_at"].endswith("T00:00:00.000Z")
     assert submit(shop, on_duplicate="new", mode="prepare").status_code in {201, 202}
     assert submit(shop).headers["duplicate-of"] == first["id"]
-    put(shop, tenant, max_cost="5")
+    put(operator, tenant, max_cost="5")
     assert until(lambda: submit(shop, on_duplicate="new").status_code == 202)
 
 
@@ -281,15 +291,15 @@ def test_spent_budget_refuses_what_needs_the_model_until_it_is_raised(shop: http
     ("profile", "status"), [("product-copy", "awaiting_human"), ("caller-decides", "halted")], ids=["person", "caller"]
 )
 def test_item_that_finds_the_budget_spent_goes_where_its_profile_says(
-    shop: httpx.Client, tenant: str, profile: str, status: str
+    shop: httpx.Client, operator: httpx.Client, tenant: str, profile: str, status: str
 ) -> None:
-    put(shop, tenant, max_cost="0.003")  # more than nothing, less than is set aside for one request
+    put(operator, tenant, max_cost="0.003")  # more than nothing, less than is set aside for one request
     item = settled(shop, submit(shop, profile=profile).json()["id"])
     assert (item["status"], item["reason"], item["usage"]["cost"]) == (status, "budget", "0")
     if status == "awaiting_human":
         case = shop.get(f"/v1/escalations/{item['escalation']}").json()
         assert "budget" in case["question"]
-    assert shop.get(f"/v1/tenants/{tenant}/budget").json()["is_exhausted"] is True
+    assert operator.get(f"/v1/tenants/{tenant}/budget").json()["is_exhausted"] is True
     percents = [
         event["data"]["percent"]
         for event in shop.get("/v1/events").json()["events"]
@@ -298,8 +308,10 @@ def test_item_that_finds_the_budget_spent_goes_where_its_profile_says(
     assert percents == [50, 80, 100]
 
 
-def test_quota_of_items_is_429_with_the_time_of_its_end(shop: httpx.Client, tenant: str) -> None:
-    put(shop, tenant, max_items=2)
+def test_quota_of_items_is_429_with_the_time_of_its_end(
+    shop: httpx.Client, operator: httpx.Client, tenant: str
+) -> None:
+    put(operator, tenant, max_items=2)
 
     def refused() -> httpx.Response | None:
         answer = submit(shop, on_duplicate="new", mode="prepare")
@@ -331,9 +343,11 @@ def test_limit_that_is_none_is_a_400_that_names_it(
 
 
 def test_budgets_need_the_scope_admin_and_the_version_that_was_read(service: Service, name: str) -> None:
-    narrow = service.client(headers=bearer(store_key(service, name, "items:write", "items:read")))
+    narrow, shops_own = (
+        service.client(headers=bearer(store_key(service, name, *scopes))) for scopes in (("items:read",), ("admin",))
+    )
     for path in ("/v1/budgets", "/v1/budget", f"/v1/tenants/{name}/budget"):
-        assert narrow.get(path).status_code == 403
+        assert narrow.get(path).status_code == shops_own.get(path).status_code == 403
     client = service.client()
     path = f"/v1/tenants/{name}/budget"
     tag = client.put(path, json={"max_cost": "1"}).headers["etag"]
