@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from gateway import __version__
 from gateway.api.artifacts import ArtifactRoutes
@@ -53,6 +54,7 @@ from gateway.wiring import Services
 log = structlog.get_logger()
 
 _THREADS = 64
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def create_app(services: Services) -> Gate:
@@ -162,7 +164,7 @@ def _from_http(error: HTTPException, request: Request) -> ApiProblem:
     if error.status_code == 404:
         return ApiProblem("not_found", "There is nothing at this path. See /openapi.json for what there is.")
     if error.status_code == 405:
-        allowed = [method.strip() for method in (error.headers or {}).get("Allow", "").split(",") if method.strip()]
+        allowed = _methods_of(request)
         return ApiProblem(
             "method_not_allowed",
             f"This path does not take {request.method}; it takes {', '.join(allowed) or 'other methods'}.",
@@ -172,6 +174,15 @@ def _from_http(error: HTTPException, request: Request) -> ApiProblem:
     if error.status_code < 500:
         return invalid("The request cannot be read.")
     return internal_problem()
+
+
+def _methods_of(request: Request) -> list[str]:
+    """All that a path takes; the framework names those of the first route alone."""
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 def _describe(app: FastAPI) -> None:

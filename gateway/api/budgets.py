@@ -65,12 +65,14 @@ _BODY = {
                 "schema": {
                     "type": "object",
                     "additionalProperties": False,
+                    "minProperties": 1,
                     "properties": {
                         "max_cost": {
                             "type": ["string", "null"],
+                            "pattern": r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$",
                             "description": "US dollars a UTC day as a decimal string; null: by the settings",
                         },
-                        "max_items": {"type": ["integer", "null"], "minimum": 0},
+                        "max_items": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**31 - 1},
                     },
                 }
             }
@@ -148,7 +150,10 @@ class BudgetRoutes:
 
     async def _put(self, request: Request, tenant: str) -> Response:
         values.query(request, ())
-        limits = _limits_of(await values.json_object(request), tenant)
+        body = await values.json_object(request)
+        if not body:  # an empty body is more likely a slip than the wish to be without limits
+            raise invalid("Send `max_cost`, `max_items` or both.", FieldError("", "missing", "null: by the settings."))
+        limits = _limits_of(body, tenant)
         expected = _expected_version(request)
         principal = principal_of(request.scope["state"])
         principal.require_operator()
@@ -239,6 +244,8 @@ def _limits_of(body: Mapping[str, Any], tenant: str) -> Limits:
         name = unknown[0][:60]
         raise invalid(f"There is no field `{name}` here.", FieldError(f"/{name}", "unknown_field", "Remove it."))
     items = body.get("max_items")
+    if isinstance(items, float) and items.is_integer():  # 5.0 is a whole number to JSON
+        items = int(items)
     if items is not None and (isinstance(items, bool) or not isinstance(items, int) or not 0 <= items < 2**31):
         raise _wrong("max_items", "Must be a whole number, or null.")
     if items is not None and tenant == ALL:

@@ -1,4 +1,4 @@
-"""What the OpenAPI description adds to every operation: the refusals that its handler does not have to name itself.
+"""What the OpenAPI description adds to every operation: answers and refusals that its route does not name itself.
 
 A route describes what it does; what any route may refuse, and what each part of the API may refuse beside that, stands
 here once, so that no answer of the service is missing from the description.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.api.answer_schemas import ANSWERS
 from gateway.api.problems import MEDIA_TYPE
 from gateway.api.schemas import problem
 
@@ -57,25 +58,29 @@ _BESIDE: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("PUT", "/v1/tenants/{tenant}/budget"): (412,),
     ("POST", "/v1/webhook-endpoints"): (409,),
 }
-_METRICS = {200: {"description": "Prometheus's text format", "content": {"text/plain": {"schema": {"type": "string"}}}}}
-_READY = {
-    "description": "What is missing, check by check",
-    "content": {"application/json": {"schema": {"type": "object"}}},
-}
 
 
 def complete(document: dict[str, Any]) -> None:
-    """Add to each operation what it may refuse, in place."""
+    """Add to each operation what it answers and what it may refuse, in place."""
     for path, method, operation in _operations(document):
+        _add_answers(operation["responses"], ANSWERS.get((method, path), {}))
         _add_refusals(path, method, operation)
-    document["paths"]["/metrics"]["get"]["responses"].update({str(key): value for key, value in _METRICS.items()})
-    document["paths"]["/readyz"]["get"]["responses"]["503"] = _READY
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method.upper(), operation
+
+
+def _add_answers(responses: dict[str, Any], answers: Mapping[int, Mapping[str, Any]]) -> None:
+    responses.update({str(status): answer for status, answer in answers.items()})
+    if "201" in responses and _says_nothing(responses.get("200")):
+        responses.pop("200", None)  # the framework's own, where the route names another success
+
+
+def _says_nothing(response: Any) -> bool:
+    return response is not None and response.get("content") == {"application/json": {"schema": {}}}
 
 
 def _add_refusals(path: str, method: str, operation: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def _for_many(required: tuple[str, ...], **beside: Any) -> dict[str, Any]:
 
 _GROUP = {"group": _ID, "expected_count": _COUNT}
 _BODIES: Mapping[str, dict[str, Any]] = {
-    "claim_next": _body(filter=_OBJECT, lease_s=_LEASE_S),
+    "claim_next": _body(filter={"type": ["object", "null"]}, lease_s=_LEASE_S),
     "claim": _body(lease_s=_LEASE_S),
     "heartbeat": _body(("lease_token",), lease_token=_TOKEN, lease_s=_LEASE_S),
     "release": _body(("lease_token",), lease_token=_TOKEN, note={"type": "string", "maxLength": 2000}),
