@@ -7,9 +7,10 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.plan import PAUSE_S, Dispatch, plan
+from tests.chaos.plan import PAUSE_S, Dispatch, Kill, Target, plan
 from tests.chaos.run import run
 
 _SETTINGS = {"decoder_workers": 1, "ocr_workers": 1, "max_waiting_items": 60}
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--pause", type=float, nargs=2, default=PAUSE_S, metavar="S", help="least and most seconds between two kills"
     )
+    parser.add_argument("--once", action="store_true", help="one kill, of everything at once, at the end (embedded)")
     parser.add_argument("--folder", type=Path, default=None, help="where ledger, data and logs are kept afterwards")
     options = parser.parse_args()
     seed = int(time.time()) % 1_000_000 if options.seed is None else options.seed
@@ -38,6 +40,8 @@ def main() -> int:
         per_second=options.per_second,
         pause_s=tuple(options.pause),
     )
+    if options.once:
+        made = replace(made, kills=(Kill(made.seconds, Target.ALL, 0.0),))
     say(f"seed {seed}, {options.dispatch.value}: {len(made.products):,} products, {len(made.kills)} kills; in {folder}")
     verdict = run(made, folder, broker=options.broker, settings=_SETTINGS, say=say)
     for line in verdict.lines():

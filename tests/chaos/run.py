@@ -28,7 +28,8 @@ REST_S = 60.0
 _READY_S = 120.0
 _LATE_S = 300.0
 """How long clients go on after the planned time with what was not accepted yet."""
-_WORKER_KILLERS = (Target.WORKER, Target.ALL)
+_WORKER_KILLERS = (Target.WORKER, Target.ALL, Target.SUPERVISOR)
+"""What ends a worker; a supervisor that is killed takes its children with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,12 @@ def _send_and_kill(plan: Plan, crew: Crew, url: str, folder: Path, say: Callable
     answers, kills = Book(folder / "clients.jsonl"), Book(folder / "kills.jsonl")
     clients = Clients(url, plan.products, answers)
     sending = threading.Thread(target=clients.run, name="clients")
-    began = time.monotonic()
+    began = killed_at = time.monotonic()
     sending.start()
     for kill in plan.kills:
         time.sleep(max(0.0, began + kill.at_s - time.monotonic()))
         kills.write(target=kill.target.value, pids=crew.kill(kill))
+        killed_at = time.monotonic()
     time.sleep(max(0.0, began + plan.seconds - time.monotonic()))
     clients.begin_no_more()
     _wait_ready(url)
@@ -79,7 +81,8 @@ def _send_and_kill(plan: Plan, crew: Crew, url: str, folder: Path, say: Callable
     made = ", ".join(f"{count} x {target.value}" for target, count in crew.kills.items() if count)
     say(f"{len(products):,} products sent in {time.monotonic() - began:.0f} s; killed: {made}")
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
-        say(f"at rest after {wait_until_at_rest(client, within_s=REST_S):.1f} s")
+        wait_until_at_rest(client, within_s=REST_S)
+        say(f"at rest {time.monotonic() - killed_at:.1f} s after the latest kill")
         worker_kills = sum(crew.kills[target] for target in _WORKER_KILLERS)
         return judge(client, products, answers, folder, worker_kills)
 
