@@ -121,13 +121,21 @@ def test_key_with_other_content_is_refused(api_client: httpx.Client, name: str, 
 
 
 def test_two_clients_choose_other_boundaries_and_mean_the_same(api: Service, name: str) -> None:
-    answers = []
-    for _ in range(2):
-        with api.client() as client:
-            answers.append(post(client, {"title": name}, {"p1": PHOTO}, Idempotency_Key=name))
-    first, again = answers
+    item = {"title": name, "external_id": name, "attributes": {"width": 1, "brand": "x"}}
+    spelt_otherwise = f'{{"attributes": {{"brand": "x", "width": 1.0}}, "external_id": "{name}", "title": "{name}"}}'
+    with api.client() as one, api.client() as another:
+        first = post(one, item, {"p1": PHOTO}, Idempotency_Key=name)
+        again = post(another, item, {"p1": PHOTO}, Idempotency_Key=name)
+        changed = post(another, item, {"p1": OTHER_PHOTO}, Idempotency_Key=name)
+        parts = {"item": (None, spelt_otherwise, "application/json"), "p1": ("other.png", PHOTO, "image/png")}
+        reordered = one.post("/v1/items", files=parts, headers={"Idempotency-Key": name})
+        assert len(items_of(one, name)) == 1
     assert first.request.headers["content-type"] != again.request.headers["content-type"]
-    assert first.json()["id"] == again.json()["id"]
+    assert (first.status_code, "idempotent-replayed" in first.headers) == (202, False)
+    for answer in (again, reordered):
+        assert (answer.status_code, answer.json()["id"]) == (202, first.json()["id"])
+        assert answer.headers["idempotent-replayed"] == "true"
+    assert (changed.status_code, changed.json()["code"]) == (422, "idempotency_key_reused")
 
 
 class Drip:
@@ -149,6 +157,15 @@ class Drip:
             f"Idempotency-Key: {key}",
         )
         self.connection.sendall(headers + body[:cut])
+
+    def trickle(self, over_s: float, pieces: int = 20) -> RawAnswer:
+        """The rest in small pieces, as over a slow line."""
+        size = -(-len(self._rest) // pieces)
+        while len(self._rest) > size:
+            self.connection.sendall(self._rest[:size])
+            self._rest = self._rest[size:]
+            time.sleep(over_s / pieces)
+        return self.finish()
 
     def finish(self) -> RawAnswer:
         self.connection.sendall(self._rest)
@@ -172,6 +189,29 @@ def test_key_is_judged_while_the_first_body_still_arrives(api: Service, api_clie
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
     answer = first.finish()
     assert answer.status == 202, answer.body
+    again = post(api_client, item, {"p1": PHOTO}, Idempotency_Key=name)
+    assert (again.status_code, again.json()["id"]) == (202, answer.json()["id"])
+    assert again.headers["idempotent-replayed"] == "true"
+    assert len(items_of(api_client, name)) == 1
+
+
+def test_key_is_judged_all_the_while_a_body_trickles_in(api: Service, api_client: httpx.Client, name: str) -> None:
+    item = {"title": name, "external_id": name}
+    first = Drip(api, name, name)
+    until(lambda: _in_progress(api))
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(first.trickle, over_s=2.0)
+        during = []
+        while not slow.done():
+            same = post(api_client, item, {"p1": PHOTO}, Idempotency_Key=name)
+            other = post(api_client, {**item, "title": "another"}, {"p1": PHOTO}, Idempotency_Key=name)
+            assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+            during.append(same)
+    answer = slow.result()
+    assert answer.status == 202, answer.body
+    assert during[0].status_code == 409
+    for same in during:
+        assert same.status_code == 409 or same.json()["id"] == answer.json()["id"]
     again = post(api_client, item, {"p1": PHOTO}, Idempotency_Key=name)
     assert (again.status_code, again.json()["id"]) == (202, answer.json()["id"])
     assert again.headers["idempotent-replayed"] == "true"
