@@ -12,6 +12,9 @@ export function keepLease() {
   if (!review || !rail) return;
   let touched = Date.now();
   for (const kind of ["keydown", "pointerdown"]) document.addEventListener(kind, () => (touched = Date.now()), { passive: true });
+  const form = document.getElementById("decide");
+  const first = rail.querySelector(".lease-state");
+  if (form && first) Object.assign(form.dataset, { lease: first.dataset.state, content: first.dataset.content });
   rail.addEventListener("swapped", () => take(rail));
   setInterval(() => {
     if (state(rail) === "mine" && !document.hidden && Date.now() - touched < IDLE_MS) beat(review, rail);
@@ -39,9 +42,8 @@ function take(rail) {
   const now = rail.querySelector(".lease-state");
   const form = document.getElementById("decide");
   if (!now || !form) return;
-  const before = form.dataset.lease ?? now.dataset.state;
+  const before = form.dataset.lease;
   form.dataset.lease = now.dataset.state;
-  form.dataset.content ??= now.dataset.content;
   if (form.dataset.content === now.dataset.content && ["mine", "open"].includes(now.dataset.state) && now.dataset.may === "yes") {
     form.elements.version.value = now.dataset.version;
     lock(false);
