@@ -125,6 +125,7 @@ class Database:
             with self.engine.connect().execution_options(sluicegate_write=True) as connection, connection.begin():
                 if len(group) == 1:
                     group[0].result = group[0].work(connection)
+                    _check_open(connection)
                 else:
                     for job in group:
                         _run_in_savepoint(job, connection)
@@ -143,11 +144,34 @@ class Database:
 
 
 def _run_in_savepoint(job: _Job[Any], connection: Connection) -> None:
+    """Run one job of a group. Raises its error where it ended the whole transaction, and so the work of those before it."""
+    savepoint = connection.begin_nested()
     try:
-        with connection.begin_nested():
-            job.result = job.work(connection)
-    except Exception as error:  # noqa: BLE001 - belongs to this job's caller, who gets it raised
+        job.result = job.work(connection)
+        _check_open(connection)
+        savepoint.commit()
+    except Exception as error:
+        if not _is_open(connection):
+            raise
+        savepoint.rollback()
         job.error = error
+
+
+class TransactionLost(Exception):
+    """SQLite has rolled back the whole transaction and whoever saw its error went on regardless."""
+
+
+def _check_open(connection: Connection) -> None:
+    if not _is_open(connection):
+        raise TransactionLost
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether the transaction is still there: on a full or failing disk SQLite may give up all of it, not the statement alone.
+
+    A savepoint that is set after that would begin a transaction of its own, and a commit without one says nothing.
+    """
+    return cast(sqlite3.Connection, connection.connection.dbapi_connection).in_transaction
 
 
 def _engine(url: str) -> Engine:

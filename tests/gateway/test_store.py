@@ -124,6 +124,53 @@ def test_failure_in_a_group_takes_no_other_with_it(database: Database) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared-commit", "own-commit"])
+def test_nothing_counts_as_written_when_sqlite_gives_up_the_whole_transaction(
+    database: Database, is_shared: bool
+) -> None:
+    """With no room left SQLite may roll back more than the statement: those before it in the same commit must hear of it."""
+
+    def limit_growth(raw: sqlite3.Connection, *_: object) -> None:
+        pages = raw.execute("PRAGMA page_count").fetchone()[0]
+        raw.execute(f"PRAGMA max_page_count={pages + 2}")
+
+    sa.event.listen(database.engine, "connect", limit_growth)
+    database.close()  # connections of before have no limit
+    begun, is_queued = threading.Event(), threading.Event()
+
+    def hold(connection: sa.Connection) -> None:
+        begun.set()
+        assert is_queued.wait(20)
+
+    def write(number: int) -> str:
+        detail = "x" * 100_000 if number == 1 else "x"
+        return database.transact(
+            lambda c: keys.create(c, tenant=detail, name=None, scopes=("guard",), at_ms=number)[0].id
+        )
+
+    made: list[str] = []
+    with ThreadPoolExecutor(5) as pool:
+        holding = pool.submit(database.transact, hold)
+        assert begun.wait(20)
+        asked = []
+        for number in range(4) if is_shared else [1]:
+            asked.append(pool.submit(write, number))
+            deadline = time.monotonic() + 20
+            while len(database._waiting) < len(asked) and time.monotonic() < deadline:
+                time.sleep(0.005)
+        is_queued.set()
+        holding.result()
+        for one in asked:
+            try:
+                made.append(one.result())
+            except sa.exc.OperationalError as error:
+                assert "full" in str(error.orig)  # the reason, and not that a savepoint is missing
+    with database.read() as connection:
+        assert {record.id for record in keys.page(connection)} == set(made)
+    database.transact(lambda c: keys.create(c, tenant="after", name=None, scopes=("guard",), at_ms=9))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_writer_waits_for_the_lock_of_another_process(database: Database, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "sluicegate.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
