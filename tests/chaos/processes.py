@@ -96,7 +96,7 @@ class Crew:
         return [(pid, role) for pid, role in named if role is not None]
 
     def stop(self) -> dict[str, int]:
-        """End all in good order; gives the exit statuses of those that did not end well."""
+        """End all in good order; gives the exit statuses of our own that did not end well."""
         self._ending.set()
         self._mending.join()
         for program in self.programs:
@@ -113,7 +113,8 @@ class Crew:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 program.process.wait()
-        return {name: status for name, status in statuses.items() if status != 0}
+        ours = {program.name for program in self.programs if "gateway" in program.words}
+        return {name: status for name, status in statuses.items() if status != 0 and name in ours}
 
     def _mend(self) -> None:
         while not self._ending.wait(0.05):
