@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
+import sqlalchemy as sa
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match
 
 from gateway import __version__
 from gateway.api.artifacts import ArtifactRoutes
@@ -32,6 +33,7 @@ from gateway.api.guard_runs import GuardRunRoutes
 from gateway.api.guard_schemas import guard_components
 from gateway.api.items import ItemRoutes
 from gateway.api.keys import KeyRoutes
+from gateway.api.outages import outage_of
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.purge import PurgeRoutes
 from gateway.api.queue_schemas import queue_components
@@ -54,7 +56,6 @@ from gateway.wiring import Services
 log = structlog.get_logger()
 
 _THREADS = 64
-_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def create_app(services: Services) -> Gate:
@@ -149,6 +150,15 @@ def _speak_problems(app: FastAPI) -> None:
         log.info("request.client_left", path=request.scope["path"])
         return Response(status_code=400)  # nobody is there to read it
 
+    async def of_the_database(request: Request, error: Exception) -> Response:
+        problem = outage_of(error)
+        if problem is None:
+            return await of_ours(request, error)
+        log.warning(
+            "request.database_refuses", path=request.scope["path"], code=problem.code, error=type(error).__name__
+        )
+        return refusal(problem, request.scope)
+
     async def of_ours(request: Request, error: Exception) -> Response:
         log.error("request.failed", path=request.scope["path"], exc_info=error)
         return refusal(internal_problem(), request.scope)
@@ -157,6 +167,8 @@ def _speak_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, of_the_router)
     app.add_exception_handler(RequestValidationError, of_validation)
     app.add_exception_handler(ClientDisconnect, of_a_client_that_left)
+    app.add_exception_handler(sa.exc.DBAPIError, of_the_database)
+    app.add_exception_handler(sa.exc.TimeoutError, of_the_database)
     app.add_exception_handler(Exception, of_ours)
 
 
@@ -177,12 +189,14 @@ def _from_http(error: HTTPException, request: Request) -> ApiProblem:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """All that a path takes; the framework names those of the first route alone."""
-    return [
-        method
-        for method in _METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
-    ]
+    """All that a path takes; the framework names those of the first route alone.
+
+    A path that is written out, such as `/v1/escalations/bulk`, is no id of a path with a parameter.
+    """
+    path = request.scope["path"]
+    found = [one for one in iter_route_contexts(request.app.routes) if one.methods and one.path_regex.match(path)]
+    meant = [one for one in found if one.path == path] or found
+    return sorted({method for one in meant for method in one.methods or ()})
 
 
 def _describe(app: FastAPI) -> None:

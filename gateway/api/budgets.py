@@ -68,7 +68,9 @@ _BODY = {
                     "minProperties": 1,
                     "properties": {
                         "max_cost": {
-                            "type": ["string", "null"],
+                            "type": ["string", "integer", "null"],
+                            "minimum": 0,
+                            "maximum": int(_MOST),
                             "pattern": r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$",
                             "description": "US dollars a UTC day as a decimal string; null: by the settings",
                         },

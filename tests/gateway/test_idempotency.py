@@ -127,7 +127,10 @@ def test_two_clients_choose_other_boundaries_and_mean_the_same(api: Service, nam
         first = post(one, item, {"p1": PHOTO}, Idempotency_Key=name)
         again = post(another, item, {"p1": PHOTO}, Idempotency_Key=name)
         changed = post(another, item, {"p1": OTHER_PHOTO}, Idempotency_Key=name)
-        parts = {"item": (None, spelt_otherwise, "application/json"), "p1": ("other.png", PHOTO, "image/png")}
+        parts: dict[str, Any] = {
+            "item": (None, spelt_otherwise, "application/json"),
+            "p1": ("other.png", PHOTO, "image/png"),
+        }
         reordered = one.post("/v1/items", files=parts, headers={"Idempotency-Key": name})
         assert len(items_of(one, name)) == 1
     assert first.request.headers["content-type"] != again.request.headers["content-type"]
