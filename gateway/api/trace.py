@@ -129,7 +129,7 @@ class TraceRoutes:
         limit = values.integer(wanted, "limit", default=MOST_BLOCKS, least=1, most=MOST_BLOCKS)
         after = values.decode_cursor(wanted)
         folded = await self._read(item_id, request, folded_run)
-        start = 0 if after is None else after[0]
+        start = 0 if after is None else max(after[0], 0)
         page = folded.blocks[start : start + limit]
         end = start + len(page)
         return JSONResponse(
@@ -150,7 +150,7 @@ class TraceRoutes:
         wanted = values.query(request, ("cursor", "limit"))
         limit = values.integer(wanted, "limit", default=MOST_ROWS, least=1, most=MOST_ROWS)
         after = values.decode_cursor(wanted)
-        start = 0 if after is None else after[0]
+        start = 0 if after is None else max(after[0], 0)
         calls = await self._read(item_id, request, lambda connection, found: calls_of_block(connection, found, number))
         if calls is None:
             raise not_found("block of this number")

@@ -140,21 +140,22 @@ class GroupPages:
         visit = visit_of(request)
         visit.require_reviewer()
         form = form_of(request)
-        expected = form.get("expected_count", "")
+        count = form.get("expected_count", "")
+        expected = int(count) if count.isdecimal() and len(count) < 6 else -1
         services = self._backstage.services
 
         def decide() -> bulk.BulkAnswer:
             with services.database.read() as connection:
                 found = review_view.open_in_group(connection, tenant=visit.tenant, group=group_id)
             if not found:
-                raise GroupChanged(int(expected), 0)
+                raise GroupChanged(expected, 0)
             wanted = decision_of(form, form.getlist("ban_tools"), found[0], "none", visit.say)
             return bulk.decide_group(
                 services,
                 visit.desk,
                 group_id,
                 wanted,
-                expected_count=int(expected) if expected.isdecimal() and len(expected) < 6 else -1,
+                expected_count=expected,
                 key=form.get("key") or None,
                 undo_ms=UNDO_MS,
             )

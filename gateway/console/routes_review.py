@@ -26,7 +26,7 @@ from gateway.console.pages import rendered, see_other, wants_json
 from gateway.console.routes_queue import group_of, why_of
 from gateway.console.serving import Backstage
 from gateway.console.visit import Visit, visit_of
-from gateway.escalation import Action, EscalationRecord, EscalationStatus, allowed_actions
+from gateway.escalation import Action, Change, EscalationRecord, EscalationStatus, allowed_actions
 from gateway.resolution import ItemMoved, NotAllowed
 from gateway.review import bulk, deciding, past, reopening
 from gateway.review import queue as review
@@ -34,6 +34,7 @@ from gateway.review.bulk import BulkAnswer, Fate
 from gateway.review.errors import NotReversible, ReviewError, StaleVersion
 from gateway.review.suggestion import Past, suggest
 from gateway.store import escalation_figures as figures
+from gateway.store import escalation_log as audit
 from gateway.store import escalation_rows as store
 from gateway.store import review_view
 from gateway.timeline import Block
@@ -105,9 +106,7 @@ class ReviewPages:
         return {"case": case, "lease_state": _lease_state(case), "lookers": others}
 
     def _collect(self, connection: Connection, visit: Visit, case_id: str) -> CaseFile:
-        record = store.get(connection, case_id, tenant=visit.tenant)
-        if record is None:
-            raise not_found("escalation of this id")
+        record = _record(connection, visit, case_id)
         return casefile.collect(connection, visit, self._backstage.services.profiles, record)
 
     async def _page(
@@ -153,6 +152,7 @@ class ReviewPages:
             "tools": _tools(case),
             "decision_key": sent.get("key") or f"console-{secrets.token_urlsafe(12)}",
             "decided_name": choices.name_of(resolution.get("action"), resolution.get("route"), say),
+            "notes": [entry for entry in audit.all_of(connection, case_id) if entry.what is Change.NOTED][-2:],
             "group": _group_line(record, waiting, last, visit),
             "next_url": around.next and f"/console/review/{around.next}",
             "previous_url": around.previous and f"/console/review/{around.previous}",
@@ -204,6 +204,7 @@ class ReviewPages:
     async def looking(self, case_id: str, request: Request) -> Response:
         """Say that one has the case before oneself; gives who else does."""
         visit = visit_of(request)
+        await self._backstage.read(lambda connection: _record(connection, visit, case_id))
         self._lookers.look(case_id, visit.name)
         return JSONResponse({"others": self._lookers.others(case_id, visit.name)})
 
@@ -227,11 +228,14 @@ class ReviewPages:
         """Say something about the case."""
         visit = visit_of(request)
         visit.require_reviewer()
-        text = form_of(request).get("text", "").strip()
-        if text:
-            await run_in_threadpool(
-                lambda: review.add_note(self._backstage.services, visit.desk, case_id, text=text[:2000])
-            )
+        text = form_of(request).get("note", "").strip()
+        try:
+            if text:
+                await run_in_threadpool(
+                    lambda: review.add_note(self._backstage.services, visit.desk, case_id, text=text[:2000])
+                )
+        except ReviewError as error:
+            return await self._refused(visit, case_id, error)
         return await self._here(visit, case_id)
 
     async def reopen(self, case_id: str, request: Request) -> Response:
@@ -352,6 +356,13 @@ class ReviewPages:
             }
         )
         return JSONResponse({**pieces, "locks": notice.is_locking}, status_code=status)
+
+
+def _record(connection: Connection, visit: Visit, case_id: str) -> EscalationRecord:
+    record = store.get(connection, case_id, tenant=visit.tenant)
+    if record is None:
+        raise not_found("escalation of this id")
+    return record
 
 
 def told(answer: BulkAnswer) -> str:

@@ -234,3 +234,15 @@ def test_whole_group_is_decided_with_the_count_that_was_seen(desk: Desk, stuck: 
     page.locator(".send-reject_item").click()
     expect(page.locator("#notice")).to_contain_text(re.compile(r"Sent for [2-9]|Sent for 1[0-9]"))
     assert _case(desk, case["case"])["resolution"]["action"] == "reject_item"  # type: ignore[index]
+
+
+def test_note_is_kept_alone_and_read_by_the_next(stuck: Stuck, visit: Visit) -> None:
+    case = stuck()
+    li = visit("Li", case["path"])
+    li.keyboard.press("n")
+    li.keyboard.type("The supplier is on holiday.")
+    li.get_by_role("button", name="Save the note alone").click()
+    expect(li.locator(".note-line")).to_contain_text("The supplier is on holiday.")
+    expect(li.locator("#note")).to_have_value("")
+    assert _lease(li) == "open"
+    expect(visit("Anna", case["path"]).locator(".note-line")).to_contain_text("Li")

@@ -103,7 +103,7 @@ function noting() {
 
 function submit(event) {
   const form = event.target.closest?.("form") ?? document.getElementById("decide");
-  const button = form && [...form.querySelectorAll("button:not([type=button])")].find((each) => isShown(each) && !each.disabled);
+  const button = form && [...form.querySelectorAll("button:not([type=button]):not(.send-note)")].find((each) => isShown(each) && !each.disabled);
   if (!button || form.querySelector("fieldset:disabled")) return;
   event.preventDefault();
   button.click();

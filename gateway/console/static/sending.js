@@ -9,7 +9,7 @@ const AGAIN_MS = [1000, 2000, 4000, 8000];
 export function sendForms() {
   document.addEventListener("submit", (event) => {
     const form = event.target;
-    const action = form.getAttribute("action") ?? "";
+    const action = event.submitter?.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
     if (form.method !== "post" || !action.startsWith("/console/review/")) return;
     event.preventDefault();
     send(form, event.submitter, action);
@@ -73,7 +73,13 @@ function take(form, action, answer) {
   const { status, body } = answer;
   const rail = document.getElementById("lease");
   if (status < 300 && body) {
-    if (form.id === "decide") forgetDraft(form);
+    if (action.endsWith("/decide")) forgetDraft(form);
+    if (action.endsWith("/note")) {
+      form.elements.note.value = "";
+      form.elements.note.dispatchEvent(new Event("input", { bubbles: true }));
+      location.reload();
+      return;
+    }
     if (body.lease && rail && !action.endsWith("/undo") && location.pathname === new URL(body.location, location.href).pathname) {
       swap(rail, body.lease);
       document.getElementById("notice")?.replaceChildren();
