@@ -15,7 +15,7 @@ class Role(StrEnum):
     REVIEWER = "reviewer"
     """Decides cases."""
     LEAD = "lead"
-    """Assigns cases, decides many at once, activates rules."""
+    """Assigns cases, takes over what others hold and takes back what they decided, activates rules."""
     ADMIN = "admin"
     """Manages people, keys and webhooks."""
 

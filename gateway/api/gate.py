@@ -116,6 +116,7 @@ class Gate:
     async def _check_console(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Who is not logged in sees the login page alone; a change needs the session's CSRF token, whichever page it is of."""
         headers = Headers(scope=scope)
+        sessions.check_query(scope)
         is_public = sessions.is_public(scope["path"])
         is_change = sessions.is_change(scope["method"])
         if is_change:

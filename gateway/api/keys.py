@@ -126,8 +126,7 @@ class KeyRoutes:
                 return keys.page(connection, tenant=tenant, after=after, limit=limit + 1)
 
         found = await run_in_threadpool(look)
-        page = found[:limit]
-        cursor = values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None
+        page, cursor = values.page_of(found, limit, lambda last: values.encode_cursor(last.created_ms, last.id))
         return JSONResponse({"keys": [key_json(record) for record in page], "next_cursor": cursor})
 
     async def get(self, key_id: str, request: Request) -> Response:

@@ -113,6 +113,13 @@ def safe_next(text: str | None) -> str:
     return text
 
 
+def check_query(scope: Scope) -> None:
+    """Raise a 400 for a console address with a NUL character, which PostgreSQL takes in no text."""
+    query = scope["query_string"]
+    if b"%00" in query or b"\x00" in query:
+        raise ApiProblem("invalid_request", "The address holds a NUL character. Remove it.")
+
+
 def check_origin(headers: Headers) -> None:
     """Raise a 403 for a change that another site's page made the browser send."""
     site = headers.get("sec-fetch-site")
@@ -171,4 +178,6 @@ async def read_form(scope: Scope, receive: Receive) -> FormBody | None:
         pairs = parse_qsl(raw.decode("utf-8"), keep_blank_values=True, max_num_fields=1000)
     except ValueError as error:
         raise ApiProblem("invalid_request", "The form cannot be read.") from error
+    if any("\x00" in text for pair in pairs for text in pair):
+        raise ApiProblem("invalid_request", "The form holds a NUL character. Remove it.")
     return FormBody(ImmutableMultiDict(pairs), bytes(raw), receive)

@@ -125,8 +125,7 @@ class UserRoutes:
                 return people.page(connection, tenant=tenant, after=after, limit=limit + 1)
 
         found = await run_in_threadpool(look)
-        page = found[:limit]
-        cursor = values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None
+        page, cursor = values.page_of(found, limit, lambda last: values.encode_cursor(last.created_ms, last.id))
         return JSONResponse({"users": [user_json(person) for person in page], "next_cursor": cursor})
 
     async def get(self, user_id: str, request: Request) -> Response:

@@ -115,13 +115,9 @@ class WebhookRoutes:
             return found, store.health_of(connection, [endpoint.id for endpoint in found])
 
         found, health = await self._read(look)
-        page = found[:limit]
-        return JSONResponse(
-            {
-                "webhook_endpoints": [shown.endpoint_json(each, health.get(each.id, Health())) for each in page],
-                "next_cursor": values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None,
-            }
-        )
+        page, cursor = values.page_of(found, limit, _cursor_after)
+        listed = [shown.endpoint_json(each, health.get(each.id, Health())) for each in page]
+        return JSONResponse({"webhook_endpoints": listed, "next_cursor": cursor})
 
     async def get(self, endpoint_id: str, request: Request) -> Response:
         """One endpoint, and how it has answered of late."""
@@ -246,13 +242,9 @@ class WebhookRoutes:
         found = await self._read(
             lambda connection: deliveries.page(connection, tenant=tenant, where=where, after=after, limit=limit + 1)
         )
-        page = found[:limit]
-        return JSONResponse(
-            {
-                "webhook_deliveries": [shown.delivery_json(delivery) for delivery in page],
-                "next_cursor": values.encode_cursor(page[-1].created_ms, page[-1].id) if len(found) > limit else None,
-            }
-        )
+        page, cursor = values.page_of(found, limit, _cursor_after)
+        listed = [shown.delivery_json(delivery) for delivery in page]
+        return JSONResponse({"webhook_deliveries": listed, "next_cursor": cursor})
 
     async def delivery(self, delivery_id: str, request: Request) -> Response:
         """One delivery with every attempt."""
@@ -372,6 +364,10 @@ def _read(kind: type[B], document: dict[str, Any]) -> B:
             for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]
         ]
         raise invalid(f"The request is not valid at {fields[0].pointer}: {fields[0].detail}", *fields) from error
+
+
+def _cursor_after(last: Endpoint | Delivery) -> str:
+    return values.encode_cursor(last.created_ms, last.id)
 
 
 def _if_match(request: Request) -> int:

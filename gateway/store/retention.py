@@ -38,11 +38,11 @@ from gateway.store.tables import (
     history,
     idempotency_keys,
     inquiries,
-    item_callbacks,
     items,
     removed_blobs,
     steps,
 )
+from gateway.store.tables import events as event_rows
 
 _AT_WORK = (Status.INSPECTING, Status.RUNNING)
 _WAITING = (Status.QUEUED, Status.HALTED, Status.AWAITING_HUMAN, Status.AWAITING_SUBMITTER)
@@ -185,6 +185,7 @@ def entomb(connection: Connection, item_id: str, *, actor: str) -> Entombed | No
     connection.execute(files.update().where(files.c.item_id == item_id).values(file_name=None, screening=sa.null()))
     _empty(connection, item_id)
     _empty_cases(connection, item_id)
+    _empty_questions(connection, item_id)
     _empty_runs(connection, item_id, at_ms)
     _write_down(connection, item_id, row, actor, at_ms)
     return Entombed(row.tenant, tuple(mark_unnamed(connection, row.tenant, digests)))
@@ -204,7 +205,8 @@ def _tomb_decision(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _empty(connection: Connection, item_id: str) -> None:
-    for table in (steps, effects, item_callbacks):
+    """Its callbacks go when they have been told: see `webhook_deliveries.fan_out`."""
+    for table in (steps, effects):
         connection.execute(table.delete().where(table.c.item_id == item_id))
     connection.execute(inquiries.update().where(inquiries.c.item_id == item_id).values(question="", answer=sa.null()))
     connection.execute(attempts.update().where(attempts.c.item_id == item_id).values(reason=None))
@@ -218,11 +220,23 @@ def _empty_cases(connection: Connection, item_id: str) -> None:
         connection.execute(
             escalations.update()
             .where(escalations.c.id == case.id)
-            .values(packet={"purged": True}, resolution=sa.null() if case.resolution is None else kept)
+            .values(
+                packet={"purged": True},
+                resolution=sa.null() if case.resolution is None else kept,
+                apply_problem=sa.null(),
+            )
         )
         connection.execute(
             escalation_log.update().where(escalation_log.c.escalation_id == case.id).values(note=None, detail=sa.null())
         )
+
+
+def _empty_questions(connection: Connection, item_id: str) -> None:
+    """What the submitter was asked stands in the log of events too."""
+    asked = sa.and_(event_rows.c.resource == item_id, event_rows.c.type == "item.info_requested")
+    for event in connection.execute(sa.select(event_rows.c.seq, event_rows.c.data).where(asked)).all():
+        kept = {name: value for name, value in event.data.items() if name != "question"}
+        connection.execute(event_rows.update().where(event_rows.c.seq == event.seq).values(data=kept))
 
 
 def _empty_runs(connection: Connection, item_id: str, at_ms: int) -> None:

@@ -48,7 +48,19 @@ def fan_out(connection: Connection, endpoint: Endpoint, rows: Sequence[sa.Row[An
     made = [*_of_endpoint(endpoint, moved, rows, at_ms), *_of_callbacks(connection, endpoint, rows, at_ms)]
     if made:
         connection.execute(insert_or_leave(connection, webhook_deliveries), made)
+    _forget_callbacks(connection, endpoint, rows)
     return len(made)
+
+
+def _forget_callbacks(connection: Connection, endpoint: Endpoint, rows: Sequence[sa.Row[Any]]) -> None:
+    """Of purged items: not before this, since what happened to them until then was still to be told."""
+    purged = {row.resource for row in rows if row.type == catalogue.PURGED}
+    if purged:
+        connection.execute(
+            item_callbacks.delete().where(
+                item_callbacks.c.endpoint_id == endpoint.id, item_callbacks.c.item_id.in_(purged)
+            )
+        )
 
 
 def _of_endpoint(

@@ -19,6 +19,7 @@ EVENT_TYPES: tuple[str, ...] = (
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(name.split(".")[0] for name in EVENT_TYPES))
 TEST, FAILING, DISABLED = "webhook.test", "webhook.failing", "webhook.disabled"
+PURGED = "item.purged"
 
 CALLBACK_EVENTS = frozenset(
     f"item.{word}"

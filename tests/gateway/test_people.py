@@ -297,6 +297,53 @@ def test_person_sees_the_own_tenant_alone(visit: Visit, locked: Service) -> None
     assert other.name not in {user["name"] for user in listed}
 
 
+SETTINGS = (
+    "switches", "keys", "keys/key_1/rotate", "keys/key_1/revoke", "webhooks", "webhooks/whe_1/status", "webhooks/whe_1/rotate",
+    "webhooks/whe_1/test", "webhooks/whe_1/delete", "deliveries/whd_1/redeliver", "people", "people/usr_1",
+)  # fmt: skip
+CHANGES = {
+    **dict.fromkeys(
+        ("next", "bulk/decide", "groups/grp_1/decide", "groups/grp_1/split", "items/itm_1/retry"), Role.REVIEWER
+    ),
+    **{
+        f"review/esc_1/{verb}": Role.LEAD if verb == "takeover" else Role.REVIEWER
+        for verb in ("claim", "release", "heartbeat", "decide", "undo", "note", "reopen", "takeover")
+    },
+    **{f"settings/{path}": Role.ADMIN for path in SETTINGS},
+}
+"""What is changed on the console's pages, and the least role for it."""
+
+
+@pytest.mark.parametrize("role", Role)
+def test_page_asks_for_the_role_and_what_is_not_there_is_no_fault_of_the_service(visit: Visit, role: Role) -> None:
+    someone = visit(role)
+    fields = {"note": "a note", "reason": "a reason", "ids": "esc_1", "version": "1", "expected_count": "many"}
+    for path, least in CHANGES.items():
+        answer = someone.post(f"/console/{path}", data=fields)
+        if role.includes(least):
+            assert answer.status_code in {303, 400, 404, 409, 422}, (path, answer.status_code)
+        else:
+            assert answer.status_code == 403, (path, answer.status_code)
+
+
+def test_only_an_admin_of_all_tenants_pauses_the_service_on_its_page(visit: Visit) -> None:
+    fields = {"switch": "new_work", "paused": "yes"}
+    page = visit(Role.ADMIN, "shop").post("/console/settings/switches", data=fields)
+    assert page.status_code == 422
+    assert visit(Role.REVIEWER, "shop").post("/v1/items", json={"title": new_id("t")}).status_code == 202
+
+
+def test_nobody_learns_who_looks_at_a_case_of_another_tenant(visit: Visit) -> None:
+    assert visit(Role.REVIEWER).post("/console/review/esc_1/looking", data={}).status_code == 404
+
+
+@pytest.mark.parametrize("query", ["q=%00", "q=a%00b"])
+def test_nul_character_is_refused_in_addresses_and_forms_of_pages(visit: Visit, query: str) -> None:
+    someone = visit(Role.REVIEWER)
+    assert someone.client.get(f"/console/items?{query}").status_code == 400
+    assert someone.post("/console/review/esc_1/note", data={"note": "a\x00b"}).status_code == 400
+
+
 # --- how a session ends ------------------------------------------------------------------------------------------------
 
 

@@ -20,16 +20,19 @@ import sqlalchemy as sa
 
 from gateway import intake, retention
 from gateway.blobs import Blobs, BlobStoreUnreachable, FolderBlobs
+from gateway.escalation import Change
 from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest
 from gateway.guard_runs import GuardRuns
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Status
 from gateway.retention import Upkeep
 from gateway.settings import Settings
+from gateway.store import escalation_log as audit
 from gateway.store import escalations, events, idempotency, items, steps
 from gateway.store import retention as store
 from gateway.store.engine import Database
 from gateway.store.steps import StepKind
+from gateway.store.tables import escalations as case_rows
 from gateway.store.tables import events as events_table
 from gateway.store.tables import guard_records, guard_runs, idempotency_keys, removed_blobs
 from gateway.store.tables import items as items_table
@@ -98,7 +101,15 @@ def test_expired_item_becomes_a_tombstone_with_hashes_and_without_content(
             tenant="default", item_id=item_id, attempt=1, profile="product-copy", reason="rule", tool=None,
             packet={"question": "a secret question"}, due_after_ms=1, expires_after_ms=DAY_MS,
         )  # fmt: skip
-        escalations.raise_case(connection, case)
+        case_id = escalations.raise_case(connection, case)
+        audit.write(connection, case_id, Change.NOTED, actor="person:li", before="open", note="a secret note")
+        connection.execute(
+            case_rows.update().where(case_rows.c.id == case_id).values(apply_problem={"detail": "a secret detail"})
+        )
+        events.append(
+            connection, tenant="default", kind="item.info_requested", resource=item_id, version=1, at_ms=1,
+            body={"status": "awaiting_submitter", "question": "a secret question"},
+        )  # fmt: skip
         steps.insert(
             connection, item_id, seq=1, attempt=1, kind=StepKind.PROMPT, fence=1, intent={"text": "a secret prompt"},
             outcome={}, at_ms=1,

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import standardwebhooks.webhooks
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from gateway.store import migrate, webhook_deliveries, webhooks
+from gateway.store import migrate, retention, webhook_deliveries, webhooks
 from gateway.store.engine import Database
-from gateway.store.tables import events
+from gateway.store.tables import events, item_callbacks
 from gateway.webhooks.model import BodyStyle, DeliveryStatus, DisabledReason, EndpointStatus, ErrorClass, Outcome
 from gateway.webhooks.schedule import RETRIES_S, RetryPolicy
 from gateway.webhooks.vault import Vault
@@ -444,6 +445,20 @@ def test_disabled_endpoint_gets_nothing_of_what_happens_meanwhile_but_its_callba
         assert [request.event["type"] for request in receiver.received[before:]] == ["item.succeeded"]
         told = {request.event["type"] for request in called.received}
     assert told == {"item.rejected", "item.succeeded"}
+
+
+def test_callback_of_an_item_that_is_purged_at_once_is_told_its_end_and_then_forgotten(ground: Ground) -> None:
+    with receiving() as called:
+        endpoint = ground.endpoint("https://hooks.example.com/", "rule.*")
+        item_id = add_item(ground.database)
+        callback = webhooks.Callback(called.url, called.origin, endpoint.id)
+        ground.database.transact(lambda c: webhooks.add_callback(c, item_id, callback))
+        ground.database.transact(lambda c: retention.ask_purge(c, item_id, tenant="default", actor="test"))
+        assert ground.database.transact(lambda c: retention.entomb(c, item_id, actor="test")) is not None
+        ground.step()
+        assert [request.event["type"] for request in called.received] == ["item.cancelled"]
+    with ground.database.read() as connection:
+        assert connection.execute(sa.select(item_callbacks)).all() == []
 
 
 def test_events_come_with_what_tells_stale_ones_from_new(ground: Ground) -> None:
