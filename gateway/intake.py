@@ -19,6 +19,7 @@ from gateway.item import FileRecord, Item, Lease
 from gateway.profiles import Profile
 from gateway.store import events, idempotency, retention, webhooks
 from gateway.store import items as item_store
+from gateway.store.engine import is_out_of_room as is_database_full
 from gateway.store.webhooks import Callback
 from gateway.submission import Submission
 from gateway.verbs.superseding import check_supersedable, supersede
@@ -132,8 +133,8 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
         if incoming.idempotency_key is None:
             raise
         raise KeyTaken from error
-    except sa.exc.OperationalError as error:
-        if any(word in str(error.orig) for word in ("database or disk is full", "readonly database", "disk I/O error")):
+    except sa.exc.DBAPIError as error:
+        if is_database_full(error):
             raise StorageFull from error
         raise
 

@@ -25,6 +25,7 @@ from gateway.api import sessions
 from gateway.api.auth import Authenticator, Principal, Session
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
 from gateway.api.idempotency import parse_key
+from gateway.api.outages import outage_of
 from gateway.api.problems import KINDS, MEDIA_TYPE, ApiProblem, not_found, problem_body
 from gateway.api.request_log import log_request
 from gateway.ids import new_id
@@ -83,10 +84,10 @@ class Gate:
             await refusal(problem, scope)(scope, body, answer.send)
         except ClientDisconnect:
             log.info("request.client_left", path=scope["path"])
-        except Exception:
+        except Exception as error:
             log.exception("request.failed", path=scope["path"])
             if not answer.started:
-                await refusal(internal_problem(), scope)(scope, body, answer.send)
+                await refusal(outage_of(error) or internal_problem(), scope)(scope, body, answer.send)
 
     async def _check(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Raise for what must not pass; gives what is to be answered instead, and the body from which to go on reading."""

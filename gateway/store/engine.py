@@ -39,6 +39,10 @@ long is frozen, and rows that it has locked must not stay locked."""
 _ATTEMPTS = 4
 _REPEATABLE = frozenset({"40001", "40P01"})
 """SQLSTATE of a transaction that was ended because of another one, and would go through if it were run again."""
+_HIDES_CONTENTS = True
+"""An error names its statement and not what was to be written: errors are logged, and titles and texts are not."""
+_NO_ROOM = frozenset({"53100", "25006"})
+"""SQLSTATE of a full disk, and of a server that takes no changes."""
 
 
 class database_now_ms(FunctionElement[int]):  # noqa: N801 - reads as a SQL function
@@ -174,16 +178,27 @@ def _is_open(connection: Connection) -> bool:
     return cast(sqlite3.Connection, connection.connection.dbapi_connection).in_transaction
 
 
+def is_out_of_room(error: sa.exc.DBAPIError) -> bool:
+    """Whether a change could not be stored because the database's disk is full or read-only, or fails."""
+    if getattr(error.orig, "sqlstate", None) in _NO_ROOM:
+        return True
+    name = getattr(error.orig, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR"))
+
+
 def _engine(url: str) -> Engine:
     address = sa.make_url(url)
     if address.get_backend_name() == "sqlite":
-        engine = sa.create_engine(address, json_serializer=_json, pool_size=16, max_overflow=48)
+        engine = sa.create_engine(
+            address, json_serializer=_json, pool_size=16, max_overflow=48, hide_parameters=_HIDES_CONTENTS
+        )
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
     return sa.create_engine(
         address,
         json_serializer=_json,
+        hide_parameters=_HIDES_CONTENTS,
         pool_size=CONNECTIONS,
         max_overflow=0,
         pool_pre_ping=True,  # a server that was restarted is noticed before the first statement, not by a caller

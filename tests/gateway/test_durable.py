@@ -292,6 +292,25 @@ def test_upload_that_cannot_be_written_is_507_and_may_be_sent_again(
         assert "idempotent-replayed" not in again.headers
 
 
+def test_every_change_that_the_database_has_no_room_for_is_507_and_goes_through_afterwards(
+    api: Service, name: str
+) -> None:
+    with api.client() as client:
+        item_id = client.post("/v1/items", **_as_json(name)).json()["id"]
+        changes: list[tuple[str, str, dict[str, Any]]] = [
+            ("POST", f"/v1/items/{item_id}/cancel", {}),
+            ("PUT", "/v1/switches", {"model_calls": {"is_paused": True, "reason": name}}),
+        ]
+        with _file_limit(api, 1):
+            for method, path, body in changes:
+                _assert_storage_full(client.request(method, path, json=body))
+            assert client.get(f"/v1/items/{item_id}").json()["status"] == "queued"
+        for method, path, body in changes:
+            assert client.request(method, path, json=body).status_code == 200
+        assert client.get(f"/v1/items/{item_id}").json()["status"] == "cancelled"
+        client.put("/v1/switches", json={"model_calls": {"is_paused": False}})
+
+
 @contextlib.contextmanager
 def _small_disk(folder: Path) -> Iterator[None]:
     """A disk of 512 KiB, where we are allowed to make one; else the folder stays as it is."""
