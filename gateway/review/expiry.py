@@ -45,6 +45,9 @@ def expire_due(services: Services) -> list[EscalationRecord]:
             is_closed = services.database.transact(partial(_expire, services=services, record=record))
         except ItemMoved:
             continue  # it went on elsewhere meanwhile, and its case is withdrawn
+        except Exception:  # one case that cannot be closed holds up no other
+            log.exception("escalation.expiry_failed", escalation_id=record.id)
+            continue
         if is_closed:
             log.info("escalation.expired", escalation_id=record.id, policy=policy_of(services, record).value)
             closed.append(record)

@@ -193,6 +193,13 @@ def test_case_on_hold_stays_with_its_item_until_somebody_reopens_it(queue: Queue
     assert queue.client.get("/v1/escalations/stats").json()["on_hold"] == 0
 
 
+def test_case_that_cannot_be_closed_holds_up_no_other(queue: Queue) -> None:
+    odd = queue.raised(expires_ms=1, on_expire="of another release")
+    expired(queue, OnExpire.HOLD)
+    assert status_of(queue, odd) == "open"
+    queue.client.post(f"/v1/items/{queue.get(odd)['item']}/cancel").raise_for_status()
+
+
 def test_expiry_takes_the_case_out_of_a_reviewers_hands_and_tells_them(queue: Queue) -> None:
     case = queue.raised(expires_ms=1500, on_expire="hold")
     token, etag = queue.claimed(case)
