@@ -146,14 +146,15 @@ def new_key() -> str:
 
 
 @contextmanager
-def kept_alive(remote: Remote, held: Held, every_s: float, on_loss: Callable[[str], None]) -> Iterator[None]:
+def kept_alive(remote: Remote, held: Held, lease_s: float, on_loss: Callable[[str], None]) -> Iterator[None]:
     """The lease is renewed in the background until the block ends; `on_loss` hears once why it cannot be."""
     is_over = threading.Event()
+    every_s = max(lease_s / 3, 0.3)
 
     def beat() -> None:
         while not is_over.wait(every_s):
             try:
-                remote.post(f"{_path(held.id)}/heartbeat", {"lease_token": held.token})
+                remote.post(f"{_path(held.id)}/heartbeat", {"lease_token": held.token, "lease_s": lease_s})
             except Unreachable:
                 continue  # there is time until the lease ends
             except Refused as error:

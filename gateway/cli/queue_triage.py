@@ -21,7 +21,8 @@ from gateway.cli.terminal import Output
 UNDO_S = 8
 """How long a decision at the terminal can be taken back, as in the console."""
 _STAYS_OURS = frozenset({400, 412, 422})
-"""Refusals after which the case is still in one's hands."""
+"""Refusals after which the case is still in one's hands, and another choice may be made."""
+_LOST = 409
 
 
 class End(Enum):
@@ -69,14 +70,13 @@ class Triage:
 
     def _review(self, held: Held) -> End:
         is_ours = True
-        every_s = max(self.lease_s / 3, 0.5)
         try:
-            with desk.kept_alive(self.remote, held, every_s, self.output.complain), _interrupted_by_signals():
+            with desk.kept_alive(self.remote, held, self.lease_s, self.output.complain), _interrupted_by_signals():
                 end = self._choose(held)
                 is_ours = end is End.SKIPPED
                 return end
         except Refused as error:
-            is_ours = error.http_status in _STAYS_OURS
+            is_ours = error.http_status != _LOST
             raise
         finally:
             if is_ours:

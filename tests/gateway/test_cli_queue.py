@@ -80,7 +80,7 @@ def test_case_that_is_not_decided_is_given_back(queue: Queue, typed: str, status
 
 def test_lease_is_kept_while_a_person_thinks(queue: Queue) -> None:
     case = queue.raised()
-    with terminal(queue, "next", "--lease", "2") as screen:
+    with terminal(queue, "next", "--lease", "9") as screen:
         screen.sees("> ")
         first = queue.get(case)
         renewed = set()
