@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from gateway import metrics
-from guard import Decision, Flag, Guard, Phase
+from guard import Decision, Flag, Guard, GuardAction, Phase
 
 MAX_NAMES: Final = 100
 """Different tools that one process tells apart; they are named by whoever opens a run."""
@@ -41,6 +41,14 @@ class ToolNames:
 _names = ToolNames()
 
 
+def _action(decision: Decision) -> str:
+    """What was done; in shadow mode `shadow_block` and the like, where it would have been something else than nothing."""
+    would_be = decision.shadow_action
+    if would_be is None or would_be is GuardAction.ALLOW:
+        return decision.action.value
+    return f"shadow_{would_be.value}"
+
+
 def count(decisions: Iterable[Decision], guard: Guard, declared: Collection[str]) -> None:
     """Count decisions that are committed. Calls that were not run are avoided calls.
 
@@ -50,7 +58,7 @@ def count(decisions: Iterable[Decision], guard: Guard, declared: Collection[str]
     for decision in decisions:
         reason = "" if decision.reason is None else decision.reason.code.value
         tool = _names.label(decision.tool, declared)
-        metrics.guard_decisions.labels(decision.action.value, reason, tool).inc()
+        metrics.guard_decisions.labels(_action(decision), reason, tool).inc()
         avoided += decision.phase is Phase.BEFORE and not decision.execute and Flag.ENDED not in decision.flags
     if avoided:
         spent = guard.spent

@@ -972,3 +972,27 @@ def test_names_of_tools_make_no_series_without_end() -> None:
     assert names.label("tool_1", declared) == "tool_1"
     assert names.label("long" * 40, ["long" * 40]) == "other"
     assert names.label("never declared", declared) == "unknown"
+
+
+def test_what_shadow_mode_would_have_done_is_counted_as_that_and_avoids_nothing(
+    caller: httpx.Client, name: str
+) -> None:
+    tool = f"peek_{name[-6:]}"
+    avoided = series(caller, "sluicegate_avoided_calls_total")
+    run = opened(caller, name=name, tools={tool: ToolTraits(Effect.READ_ONLY)}, policy={"mode": "shadow"})
+    for number in range(1, 5):
+        call = ToolCall(tool, {"at": "p1"}, call_id=f"c{number}")
+        assert run.before(call)["execute"] is True
+        run.after(call.call_id, Outcome.ok("same"))
+
+    def counted(action: str) -> float:
+        return series(
+            caller,
+            f'sluicegate_guard_decisions_total{{action="{action}",reason="repeated_call",tool="{tool}"}}',
+        )
+
+    assert {action: counted(action) for action in ("shadow_block", "shadow_halt", "block", "halt", "allow")} == {
+        "shadow_block": 1, "shadow_halt": 1, "block": 0, "halt": 0, "allow": 0,
+    }  # fmt: skip
+    assert counted("shadow_warn") > 0
+    assert series(caller, "sluicegate_avoided_calls_total") == avoided
