@@ -89,7 +89,7 @@ def root(
         bool, typer.Option("--json", help="JSON lines, as where standard output is no terminal.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    no_color: Annotated[bool, typer.Option(help="No colours.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds to wait for an answer.")] = 30.0,
 ) -> None:
     """Cases for a person, at a running service."""
