@@ -83,7 +83,12 @@ class Crew:
         if kill.target is Target.ALL:
             return [pid for program in self.programs if program.pid for pid in [program.pid, *_below(program.pid)]]
         found = [pid for pid, target in self.running() if target is kill.target]
-        return [found[int(kill.choice * len(found))]] if found else []
+        if not found:
+            return []
+        chosen = found[int(kill.choice * len(found))]
+        return (
+            [chosen, *_below(chosen)] if kill.target is Target.BROKER else [chosen]
+        )  # RabbitMQ's is a script around it
 
     def running(self) -> list[tuple[int, Target]]:
         """Every process that can be a target, with what it is."""
@@ -113,6 +118,10 @@ class Crew:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 program.process.wait()
+        for program in self.programs:
+            with contextlib.suppress(ProcessLookupError):
+                assert program.process is not None
+                os.killpg(program.process.pid, signal.SIGKILL)  # whatever a killed one has left behind
         ours = {program.name for program in self.programs if "gateway" in program.words}
         return {name: status for name, status in statuses.items() if status != 0 and name in ours}
 

@@ -142,6 +142,10 @@ class RabbitMQ:
             connection.connect()
 
 
+_AFTER_NAMES = 'until epmd -names >/dev/null 2>&1; do sleep 0.1; done; exec "$0"'
+"""Else the node starts one of its own, which stays behind as a daemon."""
+
+
 def rabbitmq(folder: Path) -> RabbitMQ:
     """Commands that keep everything in a folder, on free ports, apart from any RabbitMQ that the system may run."""
     port, names_port, nodes_port = free_port(), free_port(), free_port()
@@ -170,7 +174,7 @@ def rabbitmq(folder: Path) -> RabbitMQ:
     return RabbitMQ(
         port,
         [_program("epmd"), "-port", str(names_port), "-address", "127.0.0.1"],
-        [str(server) if server.exists() else _program("rabbitmq-server")],
+        ["sh", "-c", _AFTER_NAMES, str(server) if server.exists() else _program("rabbitmq-server")],
         environment,
     )
 
