@@ -102,7 +102,7 @@ class EscalationRoutes:
             {
                 "escalations": [shown.escalation_json(record) for record in page],
                 "next_cursor": cursor,
-                "queue": shown.empty_json(state),
+                "queue": {**shown.empty_json(state), "empty": not state.matching},
             }
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from gateway import resolution
 from gateway.console import choices
 from gateway.console.words import Say
 from gateway.escalation import EscalationRecord
+from gateway.strict_json import JsonRefused, loads
 
 _ANSWER_WITHIN = timedelta(hours=48)
 
@@ -124,15 +124,15 @@ def _call_id(record: EscalationRecord) -> str:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return loads(text)
+    except JsonRefused:
         return text
 
 
 def _arguments(form: Form, say: Say) -> dict[str, Any]:
     try:
-        found = json.loads(_text(form, "call_args"))
-    except ValueError as error:
+        found = loads(_text(form, "call_args"))
+    except JsonRefused as error:
         raise FormProblem(say("The arguments are no JSON: {problem}", problem=str(error))) from error
     if not isinstance(found, dict):
         raise FormProblem(say("The arguments must be a JSON object."))

@@ -262,9 +262,13 @@ def test_list_says_why_it_is_empty_and_narrows_by_what_is_overdue_or_was_decided
         found: str | None = queue.client.get("/v1/escalations", params=query).json()["queue"]["why"]
         return found
 
-    assert why() == "nothing_open"
+    def is_empty(**query: Any) -> bool:
+        return bool(queue.client.get("/v1/escalations", params=query).json()["queue"]["empty"])
+
+    assert (why(), is_empty()) == ("nothing_open", True)
     late, fine = queue.raised(due_ms=-1000, priority=40), queue.raised(priority=7)
     assert (why(), why(tool="read_pdf")) == (None, "hidden_by_filter")
+    assert (is_empty(), is_empty(tool="read_pdf")) == (False, True)
     assert (queue.listed(overdue="true"), queue.listed(overdue="false")) == ([late], [late, fine])
     assert queue.listed(min_priority="8") == [late]
     queue.claimed(late)
