@@ -25,6 +25,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "loop-human": {"on_loop": "human"},
     "loop-halt": {"on_loop": "halt"},
     "error-ends": {"on_repeated_error": "error"},
+    "shadow": {
+        "guard": {"mode": "shadow"},
+        "budget": {"max_steps": 6, "max_tokens": 60_000, "max_cost": "0.15", "max_seconds": 120},
+    },
     "few-steps": {"budget": {"max_steps": 3, "max_tokens": 60_000, "max_cost": "0.15", "max_seconds": 120}},
 }
 

@@ -21,6 +21,7 @@ from tests.acceptance.talking_model import (
     always,
     calls,
     fumbles,
+    in_turn,
     reads,
     saves,
     says,
@@ -101,6 +102,23 @@ def test_equal_calls_are_warned_blocked_and_halted_once_each(
     assert desk.actions(item["id"]) == ["allow", "warn", "block", "halt"]
     assert item["usage"]["tool_calls"] == 2
     assert "with the same arguments; every answer was LOW_CONFIDENCE" in desk.only_case(item["id"])["why"]
+
+
+def test_profile_in_shadow_mode_lets_every_call_run_and_the_outer_belt_alone_ends_a_run_without_end(
+    desk: Desk, model: TalkingModel, name: str, sheet: bytes
+) -> None:
+    lookup = calls(("lookup_attributes", {"query": "weight"}))
+    model.plays(name, in_turn(*[lookup] * 5))
+    item = desk.written(name, sheet, profile="shadow")
+    assert item["status"] == "succeeded", item
+    assert desk.actions(item["id"]) == ["allow"] * 6
+    usage = item["usage"]
+    assert (usage["tool_calls"], usage["blocked_calls"], usage["avoided_calls"]) == (6, 0, 0)
+    talk = model.plays(name.upper(), always(lookup))
+    item = desk.written(name.upper(), sheet, profile="shadow")
+    assert (item["status"], item["reason"]) == ("awaiting_human", "step_budget")
+    assert set(desk.actions(item["id"])) == {"allow"}
+    assert len(talk.requests) == item["usage"]["tool_calls"] == 2 * 6 + 2
 
 
 def test_model_is_told_when_it_is_warned_and_blocked(desk: Desk, model: TalkingModel, name: str, sheet: bytes) -> None:
