@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from gateway.escalation import Change
 from gateway.ids import first_id
 from gateway.item import TERMINAL, Status
 from gateway.store import escalations as case_store
@@ -184,8 +185,8 @@ def entomb(connection: Connection, item_id: str, *, actor: str) -> Entombed | No
     digests = list(connection.execute(sa.select(files.c.sha256).where(files.c.item_id == item_id).distinct()).scalars())
     connection.execute(files.update().where(files.c.item_id == item_id).values(file_name=None, screening=sa.null()))
     _empty(connection, item_id)
+    _empty_events(connection, item_id, "item.info_requested", "question")
     _empty_cases(connection, item_id)
-    _empty_questions(connection, item_id)
     _empty_runs(connection, item_id, at_ms)
     _write_down(connection, item_id, row, actor, at_ms)
     return Entombed(row.tenant, tuple(mark_unnamed(connection, row.tenant, digests)))
@@ -229,13 +230,14 @@ def _empty_cases(connection: Connection, item_id: str) -> None:
         connection.execute(
             escalation_log.update().where(escalation_log.c.escalation_id == case.id).values(note=None, detail=sa.null())
         )
+        _empty_events(connection, case.id, f"escalation.{Change.APPLY_FAILED.value}", "why")
 
 
-def _empty_questions(connection: Connection, item_id: str) -> None:
-    """What the submitter was asked stands in the log of events too."""
-    asked = sa.and_(event_rows.c.resource == item_id, event_rows.c.type == "item.info_requested")
-    for event in connection.execute(sa.select(event_rows.c.seq, event_rows.c.data).where(asked)).all():
-        kept = {name: value for name, value in event.data.items() if name != "question"}
+def _empty_events(connection: Connection, resource: str, kind: str, content: str) -> None:
+    """Take what people wrote out of the log of events; the events stay."""
+    told = sa.and_(event_rows.c.resource == resource, event_rows.c.type == kind)
+    for event in connection.execute(sa.select(event_rows.c.seq, event_rows.c.data).where(told)).all():
+        kept = {name: value for name, value in event.data.items() if name != content}
         connection.execute(event_rows.update().where(event_rows.c.seq == event.seq).values(data=kept))
 
 

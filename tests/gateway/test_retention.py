@@ -103,6 +103,14 @@ def test_expired_item_becomes_a_tombstone_with_hashes_and_without_content(
         )  # fmt: skip
         case_id = escalations.raise_case(connection, case)
         audit.write(connection, case_id, Change.NOTED, actor="person:li", before="open", note="a secret note")
+        audit.write(
+            connection,
+            case_id,
+            Change.APPLY_FAILED,
+            actor="person:li",
+            before="resolved",
+            detail={"why": "a secret why"},
+        )
         connection.execute(
             case_rows.update().where(case_rows.c.id == case_id).values(apply_problem={"detail": "a secret detail"})
         )
