@@ -118,7 +118,7 @@ def _worker(services: Services, bulkheads: Sequence[Bulkhead]) -> _Worker:
 
 
 def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
-    """Work until SIGTERM or SIGINT."""
+    """Work until SIGTERM or SIGINT; a worker that ended without being told to leaves the exit status 1."""
     configure_logging(settings.log_level)
     if end_with_supervisor():
         os.nice(_BEHIND_THE_API)
@@ -126,7 +126,8 @@ def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
     services = open_services(settings)
     worker = _worker(services, bulkheads)
     delivery = open_delivery(services) if settings.webhook_delivery else None
-    _on_stop(worker.stop, *([] if delivery is None else [delivery.stop]))
+    is_told = threading.Event()
+    _on_stop(is_told.set, worker.stop, *([] if delivery is None else [delivery.stop]))
     if settings.metrics_port:
         start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
     if delivery is not None:
@@ -142,7 +143,8 @@ def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
     end_tracing()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # an item that did not end in time must not hold the process back; its lease was handed back
+    # Not by returning: an item that did not end in time must not hold the process back; its lease was handed back.
+    os._exit(0 if is_told.is_set() else 1)
 
 
 def run_delivery(settings: Settings) -> None:

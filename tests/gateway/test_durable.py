@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tests import media
 from tests.contracts.sizes import sized
 from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
 from tests.gateway.raw_http import head, multipart
-from tests.gateway.running import Service, freeze_between_writes, running, settled, start, until
+from tests.gateway.running import Service, environment, freeze_between_writes, running, settled, start, until
 
 BOUNDARY = "b0undary"
 QUICK = {
@@ -345,3 +346,27 @@ def test_full_or_read_only_disk_is_507_until_there_is_room(tmp_path: Path) -> No
         _remount(folder, "rw,size=8m")
         assert client.post("/v1/items", **_as_photo(1_000_000)).status_code == 201
         assert client.get("/readyz").status_code == 200
+
+
+_ENDS_BY_ITSELF = """
+from gateway.cli import processes
+from gateway.settings import Settings
+
+class Ends:
+    run = stop = lambda self: None
+
+processes._worker = lambda *_: Ends()
+processes.run_worker(Settings(), [])
+"""
+
+
+def test_worker_that_ends_without_being_told_to_says_so_by_its_exit_status(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS_BY_ITSELF],
+        env=environment(tmp_path, {"webhook_delivery": False}),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
