@@ -236,6 +236,11 @@ _WOULD_HALT_AGAIN = {
     "zh": "停止之后没有任何变化，很可能在同一处再次停止；如仍要重试，请选择 override。",
 }
 _DECIDED = {"en": "This case is decided or closed.", "zh": "该事项已决定或已关闭。"}
+_ASKED = {
+    "en": "The submitter was asked; nothing is decided until they answer.",
+    "zh": "已询问提交者，答复之前不能作出决定。",
+}
+_DECIDABLE = frozenset({EscalationStatus.OPEN, EscalationStatus.CLAIMED})
 
 _STOPS_AGAIN = frozenset({"repeated_tool_calls", "repeated_error", "budget", "rule"})
 """Why a run stopped by rule: under the same rules it would again."""
@@ -271,13 +276,14 @@ def possible_actions(record: EscalationRecord) -> tuple[Action, ...]:
 
 def allowed_actions(record: EscalationRecord) -> tuple[Action, ...]:
     """What can be decided on this case now."""
-    return possible_actions(record) if record.status in UNDECIDED else ()
+    return possible_actions(record) if record.status in _DECIDABLE else ()
 
 
 def refused_actions(record: EscalationRecord) -> tuple[tuple[Action, Mapping[str, str]], ...]:
     """What cannot be decided on this case now, each with the reason in words."""
-    if record.status not in UNDECIDED:
-        return tuple((action, _DECIDED) for action in Action)
+    if record.status not in _DECIDABLE:
+        why_none = _ASKED if record.status is EscalationStatus.WAITING_SUBMITTER else _DECIDED
+        return tuple((action, why_none) for action in Action)
     known = _OF_ITEMS if record.run_id is None else _OF_RUNS
     refused = ((action, refusal(record, action)) for action in known)
     return tuple((action, why) for action, why in refused if why is not None)

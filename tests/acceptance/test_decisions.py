@@ -297,6 +297,10 @@ def test_question_stops_the_clock_and_the_answer_reaches_the_model(
     assert item["info_requested"]["question"] == "What is it made of?"
     waiting = desk.only_case(halted["item"])
     assert waiting["due_at"] > halted["due_at"]
+    assert waiting["allowed_actions"] == []
+    assert {entry["why"]["en"] for entry in waiting["refused_actions"]} == {
+        "The submitter was asked; nothing is decided until they answer."
+    }
     events = client.get(f"/v1/items/{item['id']}/events").json()["events"]
     assert "item.info_requested" in [event["type"] for event in events]
     for mistake, pointer in (({}, ""), ({"txt": "x"}, "/txt"), ({"text": 5}, "/text"), ({"text": " "}, "")):
