@@ -52,8 +52,10 @@ def refused(error: ReviewError, visit: Visit, *, chosen: str | None = None) -> N
 
 
 def held(record: EscalationRecord, visit: Visit) -> Notice:
-    """Somebody else has it."""
+    """Somebody else has it; or the submitter has to answer first."""
     say = visit.say
+    if record.status is EscalationStatus.WAITING_SUBMITTER:
+        return _asked(record, visit)
     return Notice(
         "warn",
         say("{name} has this case.", name=words.who(record.holder, say)),
@@ -61,6 +63,18 @@ def held(record: EscalationRecord, visit: Visit) -> Notice:
             time=words.clock(record.lease_expires_ms)),
         is_locking=True,
     )  # fmt: skip
+
+
+def _asked(record: EscalationRecord, visit: Visit) -> Notice:
+    say = visit.say
+    question = str((record.resolution or {}).get("question") or "")
+    return Notice(
+        "info",
+        say("The submitter was asked."),
+        say("The clock stands still until they answer."),
+        question or None,
+        is_locking=True,
+    )
 
 
 def lost(record: EscalationRecord, visit: Visit) -> Notice:
@@ -123,14 +137,7 @@ def standing(record: EscalationRecord, visit: Visit, *, is_held_by_other: bool, 
                 return Notice("info", say("You are looking only."), say("A reviewer decides here."), is_locking=True)
             return None
         case EscalationStatus.WAITING_SUBMITTER:
-            question = str((record.resolution or {}).get("question") or "")
-            return Notice(
-                "info",
-                say("The submitter was asked."),
-                say("The clock stands still until they answer."),
-                question or None,
-                is_locking=True,
-            )
+            return _asked(record, visit)
         case EscalationStatus.WITHDRAWN:
             return withdrawn(visit)
         case EscalationStatus.EXPIRED:

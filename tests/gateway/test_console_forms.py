@@ -1,4 +1,4 @@
-"""What reviewers write into the console's forms becomes a decision of the API, or a sentence that says what is wrong."""
+"""What reviewers write into the console's forms becomes a decision of the API, or a sentence that says what stands against it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.console import notices
 from gateway.console.decisions import FormProblem, decision_of
+from gateway.console.visit import Visit
 from gateway.console.words import speaker
-from gateway.escalation import EscalationRecord
+from gateway.escalation import EscalationRecord, EscalationStatus
+from gateway.review.errors import AlreadyClaimed
 
 CASE = cast(EscalationRecord, SimpleNamespace(packet={"open_calls": [{"call_id": "call_1"}]}))
 
@@ -37,3 +40,13 @@ def test_answer_for_a_tool_is_json_that_can_be_kept_or_else_text(text: str, resu
 def test_arguments_that_cannot_be_kept_are_refused_with_the_reason(text: str) -> None:
     with pytest.raises(FormProblem, match=r"arguments"):
         decided("edit_call", call_args=text)
+
+
+def test_case_that_waits_for_its_submitter_is_not_said_to_be_in_somebodys_hands() -> None:
+    waits = SimpleNamespace(
+        status=EscalationStatus.WAITING_SUBMITTER, holder="person:li", lease_expires_ms=None,
+        resolution={"action": "ask_submitter", "question": "What size is it?"},
+    )  # fmt: skip
+    visit = cast(Visit, SimpleNamespace(say=speaker("en")))
+    notice = notices.refused(AlreadyClaimed(cast(EscalationRecord, waits)), visit)
+    assert (notice.title, notice.detail) == ("The submitter was asked.", "What size is it?")
