@@ -72,7 +72,10 @@ ANSWERS: Mapping[tuple[str, str], dict[int, dict[str, Any]]] = {
         200: _json("What was made from its files", _object({"item": _TEXT, "artifacts": _list_of(_ARTIFACT)}))
     },
     ("GET", "/v1/items/{item_id}/artifacts/{artifact_id}"): {
-        200: {"description": "The content", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
+        200: {
+            "description": "The content",
+            "content": {"*/*": {"schema": {"description": "A picture, a text or JSON"}}},
+        },
         304: {"description": "It still has the hash of `If-None-Match`"},
     },
     ("GET", "/v1/decisions"): {200: _json("A page", _page("decisions", _DECISION))},
