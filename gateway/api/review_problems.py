@@ -7,7 +7,7 @@ from typing import Any
 from gateway.api.escalation_json import resolution_json
 from gateway.api.problems import ApiProblem, FieldError
 from gateway.api.render import timestamp
-from gateway.escalation import TIMEOUT_ACTOR, EscalationRecord
+from gateway.escalation import TIMEOUT_ACTOR, EscalationRecord, EscalationStatus
 from gateway.resolution import NotAllowed
 from gateway.review.errors import (
     AlreadyClaimed,
@@ -27,9 +27,9 @@ def problem_of(error: ReviewError | NotAllowed) -> ApiProblem:
             until = timestamp(record.lease_expires_ms)
             return ApiProblem(
                 error.code,
-                f"{record.holder} holds this until {until}." if until else "This waits for the submitter's answer.",
-                extra={"holder": record.holder, "expires_at": until},
-                retry_after_s=5,
+                _who_has(record, until),
+                extra={"holder": _holder_now(record), "expires_at": until},
+                retry_after_s=5 if until else None,
             )
         case LeaseLost():
             return ApiProblem(error.code, _what_ended(error), extra=_now(error))
@@ -56,9 +56,24 @@ def problem_of(error: ReviewError | NotAllowed) -> ApiProblem:
             return ApiProblem(error.code, error.public, retry_after_s=1 if error.retryable else None)
 
 
+def _holder_now(record: EscalationRecord) -> str | None:
+    """A decided case remembers who held it, and so does one that waits for its submitter: nobody holds those."""
+    return None if record.lease_expires_ms is None else record.holder
+
+
+def _who_has(record: EscalationRecord, until: str | None) -> str:
+    if record.status is EscalationStatus.WAITING_SUBMITTER:
+        return "This waits for the submitter's answer."
+    return f"{record.holder} holds this until {until}." if until else "This is open: nothing is decided here yet."
+
+
 def _what_ended(error: LeaseLost) -> str:
-    change, holder = error.change, error.record.holder
-    now = f" {holder} holds it now." if holder else " Nobody holds it now."
+    change, record = error.change, error.record
+    holder = _holder_now(record)
+    if record.status not in {EscalationStatus.OPEN, EscalationStatus.CLAIMED}:
+        now = f" It is {record.status.value} now."
+    else:
+        now = f" {holder} holds it now." if holder else " Nobody holds it now."
     if change is None:
         return f"{error.public}{now}"
     how = f"{change.what.value.replace('_', ' ')} by {change.actor} at {timestamp(change.at_ms)}"
@@ -68,7 +83,7 @@ def _what_ended(error: LeaseLost) -> str:
 def _now(error: LeaseLost) -> dict[str, Any]:
     change = error.change
     return {
-        "holder": error.record.holder,
+        "holder": _holder_now(error.record),
         "expires_at": timestamp(error.record.lease_expires_ms),
         "escalation_status": error.record.status.value,
         "changed": None

@@ -81,6 +81,16 @@ def test_decision_that_is_taken_back_is_in_the_same_hands_and_has_had_no_effect(
     assert queue.item(case)["status"] == "succeeded"
 
 
+def test_lease_of_a_decided_case_is_over_and_nobody_is_said_to_hold_it(queue: Queue) -> None:
+    case = queue.raised()
+    token, etag = queue.claimed(case)
+    decision = {"lease_token": token, **REJECT}
+    assert queue.post(f"{case}/resolve", decision, If_Match=etag).status_code == 200
+    lost = refused(queue.post(f"{case}/heartbeat", {"lease_token": token}), 409, "lease_lost")
+    assert (lost["holder"], lost["escalation_status"], lost["changed"]["what"]) == (None, "applied", "resolved")
+    assert lost["detail"].endswith("It is applied now.")
+
+
 def test_only_who_decided_or_a_lead_takes_a_decision_back_and_not_once_it_took_effect(queue: Queue) -> None:
     case = queue.raised()
     pending(queue, case, 30, **REJECT)
@@ -92,7 +102,8 @@ def test_only_who_decided_or_a_lead_takes_a_decision_back_and_not_once_it_took_e
     done = queue.raised()
     queue.decided(done, **REJECT)
     refused(queue.post(f"{done}/undo"), 409, "already_resolved")
-    refused(queue.post(f"{queue.raised()}/undo"), 409, "already_claimed")
+    undecided = refused(queue.post(f"{queue.raised()}/undo"), 409, "already_claimed")
+    assert undecided["detail"] == "This is open: nothing is decided here yet."
 
 
 def test_cancelling_wins_over_a_decision_that_can_still_be_taken_back(queue: Queue) -> None:
