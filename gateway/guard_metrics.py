@@ -45,7 +45,7 @@ def _action(decision: Decision) -> str:
     """What was done; in shadow mode `shadow_block` and the like, where it would have been something else than nothing."""
     would_be = decision.shadow_action
     if would_be is None or would_be is GuardAction.ALLOW:
-        return decision.action.value
+        return str(decision.action.value)
     return f"shadow_{would_be.value}"
 
 

@@ -6,6 +6,7 @@ identifiers and codes, never contents. What a caller sends as `traceparent` beco
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from gateway import __version__
 
 _PARENTS = TraceContextTextMapPropagator()
 _PATHS = "/v1/traces"
+_END_S = 2.0
+"""For the last spans: a process that is told to stop has other things to do in its time."""
 
 
 class TracingUnavailable(ValueError):
@@ -29,7 +32,8 @@ class TracingUnavailable(ValueError):
 def start(endpoint: str | None, role: str) -> Callable[[], None]:
     """Send spans of this process to an OTLP collector at `endpoint` (HTTP, without `/v1/traces`); None sends none.
 
-    Gives what to call at the end, so that the last spans are sent. Raises `TracingUnavailable` without the extra `otel`.
+    Gives what to call at the end, so that the last spans are sent; it waits for a collector that is slow or away no longer
+    than `_END_S`. Raises `TracingUnavailable` without the extra `otel`.
     """
     if endpoint is None:
         return lambda: None
@@ -41,11 +45,17 @@ def start(endpoint: str | None, role: str) -> Callable[[], None]:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     about = {"service.name": "sluicegate", "service.version": __version__, "sluicegate.role": role}
-    provider = TracerProvider(resource=Resource.create(about))
+    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + _PATHS, timeout=5)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
     trace.set_tracer_provider(provider)
-    return provider.shutdown
+
+    def end() -> None:
+        sending = threading.Thread(target=provider.shutdown, name="last-spans", daemon=True)
+        sending.start()
+        sending.join(_END_S)
+
+    return end
 
 
 @contextmanager

@@ -186,6 +186,7 @@ def entomb(connection: Connection, item_id: str, *, actor: str) -> Entombed | No
     connection.execute(files.update().where(files.c.item_id == item_id).values(file_name=None, screening=sa.null()))
     _empty(connection, item_id)
     _empty_events(connection, item_id, "item.info_requested", "question")
+    _empty_overrides(connection, item_id)
     _empty_cases(connection, item_id)
     _empty_runs(connection, item_id, at_ms)
     _write_down(connection, item_id, row, actor, at_ms)
@@ -202,7 +203,26 @@ def _tomb_decision(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
             kept[name] = {**kept[name], "file_name": None}
             if kept.get("stage") == "person":
                 kept[name].update(user_message={"en": "", "zh": ""}, fix={"en": "", "zh": ""})
+    if kept.get("overridden"):
+        kept["overridden"] = _tomb_override(kept["overridden"])
     return kept
+
+
+def _tomb_override(overridden: Mapping[str, Any]) -> dict[str, Any]:
+    """Who used what a rule refuses, and which rule; why is their own words."""
+    kept = {**overridden, "reason": ""}
+    if kept.get("problem"):
+        kept["problem"] = {**kept["problem"], "file_name": None}
+    return kept
+
+
+def _empty_overrides(connection: Connection, item_id: str) -> None:
+    query = sa.select(files.c.id, files.c.overridden).where(files.c.item_id == item_id)
+    for file in connection.execute(query).all():
+        if file.overridden is not None:
+            connection.execute(
+                files.update().where(files.c.id == file.id).values(overridden=_tomb_override(file.overridden))
+            )
 
 
 def _empty(connection: Connection, item_id: str) -> None:

@@ -96,6 +96,8 @@ def test_expired_item_becomes_a_tombstone_with_hashes_and_without_content(
     file = put(blobs, b"a photo")
     item_id = add(database, file, retention_ms=-1, submission={"title": "a secret title"}, external_id="sku-1")
 
+    file_id = item_of(database, item_id).files[0].id
+
     def write(connection: sa.Connection) -> None:
         case = escalations.NewEscalation(
             tenant="default", item_id=item_id, attempt=1, profile="product-copy", reason="rule", tool=None,
@@ -125,13 +127,22 @@ def test_expired_item_becomes_a_tombstone_with_hashes_and_without_content(
         connection.execute(
             items_table.update()
             .where(items_table.c.id == item_id)
-            .values(result={"title": "a secret copy"}, decision={"verdict": "accept", "ruleset": "rs_1"})
-        )
+            .values(result={"title": "a secret copy"}, decision={
+                "verdict": "accept", "ruleset": "rs_1",
+                "overridden": {"by": "li", "at_ms": 1, "reason": "a secret reason", "code": "soft",
+                               "problem": {"code": "soft", "file_name": "secret name.jpg"}},
+            })
+        )  # fmt: skip
+        items.override_file(connection, file_id, {"by": "li", "at_ms": 1, "reason": "a secret reason"})
 
     database.transact(write)
     assert Upkeep(services_of(database, blobs)).round() == [item_id]
     tomb = item_of(database, item_id)
-    assert (tomb.submission, tomb.result, tomb.decision) == ({}, None, {"verdict": "accept", "ruleset": "rs_1"})
+    assert (tomb.submission, tomb.result) == ({}, None)
+    assert tomb.decision is not None
+    assert (tomb.decision["verdict"], tomb.decision["ruleset"]) == ("accept", "rs_1")
+    assert (tomb.decision["overridden"]["by"], tomb.decision["overridden"]["code"]) == ("li", "soft")
+    assert tomb.files[0].overridden == {"by": "li", "at_ms": 1, "reason": ""}
     assert (tomb.status, tomb.external_id, tomb.purged_ms is not None) == (Status.SUCCEEDED, "sku-1", True)
     [kept] = tomb.files
     assert (kept.sha256, kept.verdict, kept.file_name, kept.screening) == (file.sha256, "accept", None, None)

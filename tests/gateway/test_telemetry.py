@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +108,29 @@ def test_collector_that_is_not_there_changes_nothing(tmp_path: Path) -> None:
     with running("up", tmp_path / "data", otlp_url="http://127.0.0.1:9") as service, service.client() as client:
         answer = client.post("/v1/items", json={"title": "Mug", "mode": "prepare"})
         assert settled(client, answer.json()["id"])["status"] == "ready"
+
+
+_ENDS_AFTER_SPANS = """
+import sys, time
+from gateway import tracing
+
+end = tracing.start(sys.argv[1], "worker")
+for number in range(1500):
+    with tracing.span("item", number=number):
+        pass
+began = time.monotonic()
+end()
+print(time.monotonic() - began)
+"""
+
+
+def test_collector_that_never_answers_holds_no_process_back_that_is_told_to_stop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        ended = subprocess.run(
+            [sys.executable, "-c", _ENDS_AFTER_SPANS, url], capture_output=True, text=True, timeout=60, check=True
+        )
+    assert float(ended.stdout) < 8  # each of several batches would take five seconds to be given up
 
 
 def test_log_level_that_is_none_ends_the_start_with_a_line(tmp_path: Path) -> None:
