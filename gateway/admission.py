@@ -74,6 +74,7 @@ class Admission:
         self._wait_s = 0.0
         self._free_bytes = 0
         self._admitted = 0
+        self._admitted_bytes = 0
 
     @property
     def is_fresh(self) -> bool:
@@ -96,6 +97,7 @@ class Admission:
             self._waiting, self._total, self._wait_s = waiting, total, wait_s
             self._free_bytes = shutil.disk_usage(self._data_dir).free
             self._admitted = 0
+            self._admitted_bytes = 0
             self._looked_at = time.monotonic()
             self._good_for_s = max(_LOOK_S, (self._looked_at - began) / _LOOK_SHARE)
         finally:
@@ -106,13 +108,14 @@ class Admission:
         reason = self._reason(tenant, announced_bytes)
         if reason is None:
             self._admitted += 1
+            self._admitted_bytes += announced_bytes
             return None
         return Refusal(reason, self._retry_after_s(reason))
 
     def _reason(self, tenant: str, announced_bytes: int) -> Overload | None:
         limits = self._limits
         own = self._waiting.get(tenant, backlog.NOTHING)
-        if self._free_bytes - announced_bytes < limits.min_free_bytes:
+        if self._free_bytes - self._admitted_bytes - announced_bytes < limits.min_free_bytes:
             return Overload.DISK_LOW
         if (
             self._total.items + self._admitted >= limits.max_waiting

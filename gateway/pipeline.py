@@ -137,7 +137,7 @@ def inspect(
 
 def _hand_on_to_be_read(connection: Connection, lease: Lease, files: Sequence[ScreenedFile]) -> bool:
     is_kept = outcome.keep_screenings(connection, lease, files)
-    return is_kept and outcome.handed_back(connection, lease, reason="edge_passed")
+    return is_kept and outcome.handed_back(connection, lease, reason=item_store.EDGE_PASSED)
 
 
 def inspect_edge(services: Services, lease: Lease) -> bool:
@@ -148,6 +148,7 @@ def inspect_edge(services: Services, lease: Lease) -> bool:
     item = _load(services, lease)
     profile = services.profiles[item.profile]
     files = [measure_picture(services, item, profile, file) for file in screened_files(services, item, profile)]
+    is_measured = all(file.is_decided or file.screening.measured >= Stage.PIXELS for file in files)
 
     def settle(connection: Connection) -> bool:
         if not outcome.keep_screenings(connection, lease, files):
@@ -155,10 +156,10 @@ def inspect_edge(services: Services, lease: Lease) -> bool:
         if is_settled_by_edge(files, profile):
             ruleset = services.rules_for(profile).version
             return outcome.rejected(connection, lease, decide(files, profile, services.prices, ruleset=ruleset))
-        return outcome.handed_back(connection, lease, reason="edge_passed")
+        return outcome.handed_back(connection, lease, reason=item_store.EDGE_PASSED if is_measured else "edge_late")
 
     _write(services, settle)
-    return all(file.is_decided or file.screening.measured >= Stage.PIXELS for file in files)
+    return is_measured
 
 
 def measure_picture(services: Services, item: Item, profile: Profile, file: ScreenedFile) -> ScreenedFile:

@@ -164,7 +164,7 @@ class Gate:
         if not self._admission.is_fresh:
             await run_in_threadpool(self._admission.look)
         declared = headers.get("content-length", "")
-        announced = int(declared) if declared.isdigit() else 0
+        announced = int(declared) if declared.isdigit() else self._max_bytes  # without a length it may be any
         refused = self._admission.refusal(principal.tenant, announced_bytes=announced)
         if refused is not None:
             metrics.refused_uploads.labels(refused.reason.value).inc()

@@ -31,6 +31,8 @@ CLAIMABLE = Status.QUEUED
 _IS_WAITING = items.c.status == sa.literal_column(f"'{CLAIMABLE.value}'")
 """Written out rather than bound: a plan for any value of a parameter cannot use the index of what waits."""
 HANDED_ON = "inspected"
+EDGE_PASSED = "edge_passed"
+"""Reason of a waiting item whose files are measured: what is left is to read them."""
 """The reason of a waiting item that one worker has judged and another is to write on: both together are one claim."""
 WAITS_FOR_MODEL = "model_calls_paused"
 """The reason of a waiting item that was given back because all requests to the model are paused: no claim is counted for it."""
@@ -445,6 +447,7 @@ class WaitingRow:
 
     id: str
     route: str | None
+    reason: str | None
 
 
 def take_unheard(connection: Connection, *, patience_ms: int, limit: int = 200) -> list[WaitingRow]:
@@ -465,9 +468,9 @@ def take_unheard(connection: Connection, *, patience_ms: int, limit: int = 200) 
         items.update()
         .where(items.c.id.in_(unheard), _IS_WAITING)
         .values(hinted_ms=database_now_ms())
-        .returning(items.c.id, items.c.route)
+        .returning(items.c.id, items.c.route, items.c.reason)
     )
-    return [WaitingRow(row.id, row.route) for row in rows]
+    return [WaitingRow(row.id, row.route, row.reason) for row in rows]
 
 
 def lock_content(connection: Connection, *, tenant: str, content_key: str) -> None:
@@ -507,15 +510,16 @@ class Claimable:
     """What a worker needs to know of a waiting item before it claims it."""
 
     route: str | None
+    reason: str | None
     is_suspect: bool
 
 
 def claimable(connection: Connection, item_id: str) -> Claimable | None:
     """The item, if it waits for a worker."""
     row = connection.execute(
-        sa.select(items.c.route, items.c.lost_claims).where(items.c.id == item_id, _IS_WAITING)
+        sa.select(items.c.route, items.c.reason, items.c.lost_claims).where(items.c.id == item_id, _IS_WAITING)
     ).first()
-    return None if row is None else Claimable(row.route, row.lost_claims >= SUSPECT_LOST_CLAIMS)
+    return None if row is None else Claimable(row.route, row.reason, row.lost_claims >= SUSPECT_LOST_CLAIMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gateway.store import items as item_store
 from gateway.store import switches
 from gateway.wiring import Services
 from gateway.work.celery_app import celery_app
-from gateway.work.dispatch import JUDGING, Bulkhead, bulkhead_of
+from gateway.work.dispatch import Bulkhead, bulkhead_of
 from gateway.work.keeper import LeaseKeeper
 from gateway.work.room import Room
 from gateway.work.tasks import add_tasks
@@ -53,7 +53,7 @@ class CeleryWorker:
     def run(self) -> None:
         """Consume and work, blocking this thread."""
         self._keeper.start()
-        self._services.warm_decoders(reads=bool(JUDGING & set(self._bulkheads)))
+        self._services.warm_decoders(reads=Bulkhead.OCR in self._bulkheads)
         consuming = threading.Thread(target=self._consumer.start, name="consumer", daemon=True)
         consuming.start()
         while consuming.is_alive() and not self._stopping.wait(0.2):
@@ -84,8 +84,9 @@ class CeleryWorker:
             found = item_store.claimable(connection, item_id)
         if found is None:
             return
-        wanted = bulkhead_of(found.route)
-        if wanted is not bulkhead and not {wanted, bulkhead} <= JUDGING:
+        wanted = bulkhead_of(found.route, found.reason)
+        does_more = wanted is Bulkhead.EDGE and bulkhead is Bulkhead.OCR
+        if wanted is not bulkhead and not does_more:
             self._services.dispatch.wake(item_id, wanted)
             return
         with self._room.alone() if found.is_suspect else self._room.together():

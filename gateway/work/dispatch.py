@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.store.items import EDGE_PASSED
 from gateway.work.signals import Signals
 
 
@@ -19,12 +20,11 @@ class Bulkhead(StrEnum):
     """Writing copy: waiting for a model, up to minutes."""
 
 
-JUDGING = frozenset({Bulkhead.EDGE, Bulkhead.OCR})
-
-
-def bulkhead_of(route: str | None) -> Bulkhead:
-    """What an item waits for: it is judged until its route is known, and whoever measures it finds what is measured already."""
-    return Bulkhead.EDGE if route is None else Bulkhead.AGENT
+def bulkhead_of(route: str | None, reason: str | None) -> Bulkhead:
+    """What a waiting item waits for: it is judged until its route is known, and measured before it is read."""
+    if route is not None:
+        return Bulkhead.AGENT
+    return Bulkhead.OCR if reason == EDGE_PASSED else Bulkhead.EDGE
 
 
 class Dispatch(Protocol):

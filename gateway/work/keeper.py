@@ -127,7 +127,7 @@ class LeaseKeeper:
                 self.has_seen_suspect.set()
             self._on_change()
         for row in unheard(self._services):
-            self._services.dispatch.wake(row.id, bulkhead_of(row.route))
+            self._services.dispatch.wake(row.id, bulkhead_of(row.route, row.reason))
 
     def _is_suspect(self, item_id: str) -> bool:
         with self._services.database.read() as connection:

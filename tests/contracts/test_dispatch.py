@@ -181,7 +181,8 @@ def test_what_has_to_be_read_is_left_to_those_who_read(celery_settings: dict[str
             return dict(file["facts"])
 
         until(lambda: "image.sharpness" in facts(), within_s=SOON_S)
-        assert (client.get(link).json()["status"], "text.tokens" in facts()) == ("queued", False)
+        measured = client.get(link).json()
+        assert (measured["status"], "text.tokens" in facts()) == ("queued", False)
         with worker_of(tmp_path, settings, "--queue", "ocr"):
             until(lambda: client.get(link).json()["status"] == "ready", within_s=SOON_S)
         assert "text.tokens" in facts()
