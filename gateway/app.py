@@ -48,6 +48,7 @@ from gateway.api.verbs import VerbRoutes
 from gateway.api.waiting import Waiting
 from gateway.api.webhook_schemas import webhook_components
 from gateway.api.webhooks import WebhookRoutes
+from gateway.blobs import BlobStoreUnreachable, BlobUnusable
 from gateway.console.access import AccessRoutes
 from gateway.console.routes import ConsoleRoutes
 from gateway.store.people import SessionLimits
@@ -150,13 +151,11 @@ def _speak_problems(app: FastAPI) -> None:
         log.info("request.client_left", path=request.scope["path"])
         return Response(status_code=400)  # nobody is there to read it
 
-    async def of_the_database(request: Request, error: Exception) -> Response:
+    async def of_an_outage(request: Request, error: Exception) -> Response:
         problem = outage_of(error)
         if problem is None:
             return await of_ours(request, error)
-        log.warning(
-            "request.database_refuses", path=request.scope["path"], code=problem.code, error=type(error).__name__
-        )
+        log.warning("request.outage", path=request.scope["path"], code=problem.code, error=type(error).__name__)
         return refusal(problem, request.scope)
 
     async def of_ours(request: Request, error: Exception) -> Response:
@@ -167,8 +166,8 @@ def _speak_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, of_the_router)
     app.add_exception_handler(RequestValidationError, of_validation)
     app.add_exception_handler(ClientDisconnect, of_a_client_that_left)
-    app.add_exception_handler(sa.exc.DBAPIError, of_the_database)
-    app.add_exception_handler(sa.exc.TimeoutError, of_the_database)
+    for outage in (sa.exc.DBAPIError, sa.exc.TimeoutError, BlobStoreUnreachable, BlobUnusable):
+        app.add_exception_handler(outage, of_an_outage)
     app.add_exception_handler(Exception, of_ours)
 
 

@@ -1,10 +1,11 @@
-"""What a caller is told when the database does not take a change, or does not answer at all: 507 or 503, never 500."""
+"""What a caller is told when the database or the store of files fails the service: 507, 503 or 410, never 500."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
 from gateway.api.problems import ApiProblem
+from gateway.blobs import BlobStoreUnreachable, BlobUnusable
 from gateway.store.engine import is_out_of_room
 
 _ROOM_AGAIN_S, _DATABASE_AGAIN_S = 30, 5
@@ -18,4 +19,8 @@ def outage_of(error: BaseException) -> ApiProblem | None:
     if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError):
         detail = "The database does not answer; nothing was changed. Repeat the request in a while."
         return ApiProblem("dependency_unavailable", detail, retry_after_s=_DATABASE_AGAIN_S)
+    if isinstance(error, BlobStoreUnreachable):
+        return ApiProblem(error.code, error.public, retry_after_s=_DATABASE_AGAIN_S)
+    if isinstance(error, BlobUnusable):
+        return ApiProblem("gone", error.public)
     return None

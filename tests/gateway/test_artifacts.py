@@ -157,3 +157,14 @@ def test_other_tenants_do_not_see_them(api: Service, api_client: httpx.Client, a
     for path in (f"/v1/items/{made['id']}/artifacts", link):
         assert api_client.get(path, headers=bearer(beta)).status_code == 404
         assert api_client.get(path).status_code == 404
+
+
+def test_file_that_was_lost_on_disk_is_gone_and_no_fault(service: Service, client: httpx.Client, name: str) -> None:
+    item = (None, json.dumps({"title": name, "mode": "prepare"}), "application/json")
+    photo = ("photo.jpg", media.label_photo(long_side=700), "image/jpeg")
+    lost = settled(client, client.post("/v1/items", files={"item": item, "p1": photo}).json()["id"])
+    for stored in (service.data_dir / "blobs" / "by-tenant").rglob(lost["files"][0]["sha256"]):
+        stored.unlink()
+    for answer in (fetched(client, lost, "thumbnail"), client.get(lost["links"]["llm_payload"])):
+        assert (answer.status_code, answer.json()["code"]) == (410, "gone")
+        assert "send the item again" in answer.json()["detail"]
