@@ -137,7 +137,7 @@ def inspect(
 
 def _hand_on_to_be_read(connection: Connection, lease: Lease, files: Sequence[ScreenedFile]) -> bool:
     is_kept = outcome.keep_screenings(connection, lease, files)
-    return is_kept and outcome.handed_back(connection, lease, reason=item_store.EDGE_PASSED)
+    return is_kept and outcome.handed_back(connection, lease, reason=item_store.MEASURED)
 
 
 def inspect_edge(services: Services, lease: Lease) -> bool:

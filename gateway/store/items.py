@@ -32,11 +32,13 @@ _IS_WAITING = items.c.status == sa.literal_column(f"'{CLAIMABLE.value}'")
 """Written out rather than bound: a plan for any value of a parameter cannot use the index of what waits."""
 HANDED_ON = "inspected"
 EDGE_PASSED = "edge_passed"
-"""Reason of a waiting item whose files are measured: what is left is to read them."""
+"""Reason of a waiting item whose files the request measured: what is left is to read them."""
+MEASURED = "measured"
+"""The same, measured by a worker: whoever reads them goes on with that worker's claim."""
 """The reason of a waiting item that one worker has judged and another is to write on: both together are one claim."""
 WAITS_FOR_MODEL = "model_calls_paused"
 """The reason of a waiting item that was given back because all requests to the model are paused: no claim is counted for it."""
-_NOT_HANDED_ON = sa.case((items.c.reason.in_([HANDED_ON, WAITS_FOR_MODEL]), 0), else_=1)
+_NOT_HANDED_ON = sa.case((items.c.reason.in_([HANDED_ON, MEASURED, WAITS_FOR_MODEL]), 0), else_=1)
 _NEEDS_NO_MODEL = sa.or_(items.c.route.is_(None), items.c.route == "human")
 _IS_CANCELLING = items.c.status == sa.literal_column(f"'{Status.CANCELLING.value}'")
 

@@ -78,6 +78,7 @@ class CeleryDispatch:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._unsent: queue.Queue[tuple[str, Bulkhead] | None] = queue.Queue(_MOST_UNSENT)
+        self._is_closed = threading.Event()
         self._sender = threading.Thread(target=self._send_all, name="hints", daemon=True)
         self._sender.start()
 
@@ -91,12 +92,14 @@ class CeleryDispatch:
         with contextlib.suppress(queue.Full):
             self._unsent.put_nowait(None)
         self._sender.join(_CLOSE_S)
+        self._is_closed.set()
         self._app.close()
 
     def _send_all(self) -> None:
-        while (hint := self._unsent.get()) is not None:
+        while (hint := self._unsent.get()) is not None and not self._is_closed.is_set():
             item_id, bulkhead = hint
             try:
                 self._app.send_task(task_name(bulkhead), args=[item_id], queue=bulkhead.value)
             except Exception as error:  # noqa: BLE001 - each broker library raises its own, and a lost hint is no harm
-                log.warning("dispatch.hint_lost", item_id=item_id, error=type(error).__name__)
+                if not self._is_closed.is_set():
+                    log.warning("dispatch.hint_lost", item_id=item_id, error=type(error).__name__)

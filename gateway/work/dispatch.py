@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.store.items import EDGE_PASSED
+from gateway.store.items import EDGE_PASSED, MEASURED
 from gateway.work.signals import Signals
 
 
@@ -24,7 +24,7 @@ def bulkhead_of(route: str | None, reason: str | None) -> Bulkhead:
     """What a waiting item waits for: it is judged until its route is known, and measured before it is read."""
     if route is not None:
         return Bulkhead.AGENT
-    return Bulkhead.OCR if reason == EDGE_PASSED else Bulkhead.EDGE
+    return Bulkhead.OCR if reason in {EDGE_PASSED, MEASURED} else Bulkhead.EDGE
 
 
 class Dispatch(Protocol):

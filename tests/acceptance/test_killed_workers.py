@@ -48,8 +48,9 @@ class Crew:
         with log.open("wb") as output:
             command = [sys.executable, "-m", "gateway", "worker"]
             env = environment(self.service.data_dir, self.settings)
-            self.processes.append(subprocess.Popen(command, env=env, stderr=output, start_new_session=True))
-        until(lambda: "worker.started" in log.read_text("utf-8", "replace"), within_s=90)
+            process = subprocess.Popen(command, env=env, stderr=output, start_new_session=True)
+        self.processes.append(process)
+        until(lambda: process.poll() is not None or "worker.started" in log.read_text("utf-8", "replace"), within_s=90)
 
     def kill_holder(self, item_id: str) -> None:
         """SIGKILL for the worker that has the item in hand; another one is hired beside those that are left."""

@@ -79,7 +79,10 @@ class Receiver:
     def take(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("content-length") or 0)
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        request = Received(handler.path, headers, handler.rfile.read(length), time.time())
+        body = handler.rfile.read(length)
+        if len(body) < length:
+            return  # its sender was killed in the middle of it
+        request = Received(handler.path, headers, body, time.time())
         with self._lock:
             self.received.append(request)
             self._at_once += 1

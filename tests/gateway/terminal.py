@@ -23,9 +23,10 @@ class Terminal:
     def __init__(self, arguments: tuple[str, ...], variables: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gateway", *arguments],
-            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **variables, "TERM": "xterm-256color"},
+            stdin=theirs, stdout=theirs, stderr=theirs, env={**inherited, **variables, "TERM": "xterm-256color"},
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         os.close(theirs)
