@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,8 @@ from gateway.store.engine import Database
 
 _LOOK_S = 1.0
 """How long one look at the queue and the disk is good for, at least."""
+_CLOSE_LOOK_S = 0.1
+"""The same while uploads are refused: room is given out as it comes, not a second's worth of it at once."""
 _LOOK_SHARE = 0.02
 """Of one process's time that looks may take: where the queue may be so long that a look takes long, it is made more rarely."""
 _LEAST_RETRY_S, _MOST_RETRY_S = 1, 300
@@ -59,6 +62,33 @@ class Refusal:
     retry_after_s: int
 
 
+@dataclass(slots=True)
+class Admitted:
+    """An upload that was let in; it must be settled once it is stored or given up."""
+
+    tenant: str
+    announced_bytes: int
+    is_settled: bool = False
+
+
+class _Coming:
+    """Uploads that the last look cannot have seen: how many and how many bytes, of a tenant and of all."""
+
+    def __init__(self) -> None:
+        self.items: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.all_items = 0
+        self.all_bytes = 0
+
+    def count(self, upload: Admitted, by: int = 1) -> None:
+        self.items[upload.tenant] += by
+        self.bytes[upload.tenant] += by * upload.announced_bytes
+        self.all_items += by
+        self.all_bytes += by * upload.announced_bytes
+        if not self.items[upload.tenant]:
+            del self.items[upload.tenant], self.bytes[upload.tenant]
+
+
 class Admission:
     """Decides at the door of one process; safe to ask from many threads."""
 
@@ -68,18 +98,21 @@ class Admission:
         self._limits = limits
         self._lock = threading.Lock()
         self._looked_at = float("-inf")
-        self._good_for_s = _LOOK_S
+        self._good_for_s = 0.0
         self._waiting: Mapping[str, backlog.Waiting] = {}
         self._total = backlog.Waiting(0, 0, 0.0)
         self._wait_s = 0.0
         self._free_bytes = 0
-        self._admitted = 0
-        self._admitted_bytes = 0
+        self._has_refused = False
+        self._counting = threading.Lock()
+        self._coming = _Coming()
+        self._arrived: list[Admitted] = []
 
     @property
     def is_fresh(self) -> bool:
-        """Whether `refusal` can answer without a look at the database."""
-        return time.monotonic() - self._looked_at < self._good_for_s
+        """Whether `admit` can answer without a look at the database."""
+        least_s = _CLOSE_LOOK_S if self._has_refused else _LOOK_S
+        return time.monotonic() - self._looked_at < max(least_s, self._good_for_s)
 
     def look(self) -> None:
         """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look, if any."""
@@ -90,43 +123,61 @@ class Admission:
             if is_first and self.is_fresh:  # somebody else looked while we waited
                 return
             began = time.monotonic()
+            seen = len(self._arrived)  # who arrives while we look may not be among what we see
             with self._database.read() as connection:  # past the bound all are refused, however many there are
                 waiting = backlog.waiting_by_tenant(connection, most=self._limits.max_waiting)
                 total = backlog.total(waiting.values())
                 wait_s = _wait_s(connection, total)
-            self._waiting, self._total, self._wait_s = waiting, total, wait_s
-            self._free_bytes = shutil.disk_usage(self._data_dir).free
-            self._admitted = 0
-            self._admitted_bytes = 0
+            free_bytes = shutil.disk_usage(self._data_dir).free
+            with self._counting:
+                self._waiting, self._total, self._wait_s = waiting, total, wait_s
+                self._free_bytes = free_bytes
+                for upload in self._arrived[:seen]:
+                    self._coming.count(upload, -1)
+                del self._arrived[:seen]
+                self._has_refused = False
             self._looked_at = time.monotonic()
-            self._good_for_s = max(_LOOK_S, (self._looked_at - began) / _LOOK_SHARE)
+            self._good_for_s = (self._looked_at - began) / _LOOK_SHARE
         finally:
             self._lock.release()
 
-    def refusal(self, tenant: str, *, announced_bytes: int) -> Refusal | None:
-        """Why an upload of this size may not come in now; None lets it in, and counts it until the next look."""
-        reason = self._reason(tenant, announced_bytes)
-        if reason is None:
-            self._admitted += 1
-            self._admitted_bytes += announced_bytes
-            return None
+    def admit(self, tenant: str, *, announced_bytes: int) -> Admitted | Refusal:
+        """Let an upload of this size in, or say why it may not come in now.
+
+        One that is let in counts until it is settled, and after that until a look has seen what became of it.
+        """
+        upload = Admitted(tenant, announced_bytes)
+        with self._counting:
+            reason = self._reason(upload)
+            if reason is None:
+                self._coming.count(upload)
+                return upload
+            self._has_refused = True
         return Refusal(reason, self._retry_after_s(reason))
 
-    def _reason(self, tenant: str, announced_bytes: int) -> Overload | None:
+    def settle(self, upload: Admitted) -> None:
+        """The upload is stored, or will not be. Once is enough."""
+        with self._counting:
+            if not upload.is_settled:
+                upload.is_settled = True
+                self._arrived.append(upload)
+
+    def _reason(self, upload: Admitted) -> Overload | None:
         limits = self._limits
-        own = self._waiting.get(tenant, backlog.NOTHING)
-        if self._free_bytes - self._admitted_bytes - announced_bytes < limits.min_free_bytes:
+        coming, tenant = self._coming, upload.tenant
+        waiting, own = self._total, self._waiting.get(tenant, backlog.NOTHING)
+        if self._free_bytes - coming.all_bytes - upload.announced_bytes < limits.min_free_bytes:
             return Overload.DISK_LOW
         if (
-            self._total.items + self._admitted >= limits.max_waiting
-            or self._total.bytes + announced_bytes > limits.max_waiting_bytes
+            waiting.items + coming.all_items >= limits.max_waiting
+            or waiting.bytes + coming.all_bytes + upload.announced_bytes > limits.max_waiting_bytes
         ):
             return Overload.QUEUE_FULL
         if self._wait_s > limits.max_wait_s:
             return Overload.WAIT_TOO_LONG
         if (
-            own.items + self._admitted >= limits.tenant_max_waiting
-            or own.bytes + announced_bytes > limits.tenant_max_waiting_bytes
+            own.items + coming.items[tenant] >= limits.tenant_max_waiting
+            or own.bytes + coming.bytes[tenant] + upload.announced_bytes > limits.tenant_max_waiting_bytes
         ):
             return Overload.TENANT_FULL
         return None

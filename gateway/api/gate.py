@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import __version__, metrics
-from gateway.admission import Admission, Overload
+from gateway.admission import Admission, Admitted, Overload
 from gateway.api import sessions
 from gateway.api.auth import Authenticator, Principal, Session
 from gateway.api.body import ACCEPTED_TYPES, is_accepted, media_type_of
@@ -88,6 +88,10 @@ class Gate:
             log.exception("request.failed", path=scope["path"])
             if not answer.started:
                 await refusal(outage_of(error) or internal_problem(), scope)(scope, body, answer.send)
+        finally:
+            admitted = scope["state"].get("admitted")
+            if admitted is not None:
+                self._admission.settle(admitted)
 
     async def _check(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Raise for what must not pass; gives what is to be answered instead, and the body from which to go on reading."""
@@ -112,7 +116,7 @@ class Gate:
             self._check_length(headers)
         if method == "POST" and path.rstrip("/") == "/v1/items":
             _check_submission_headers(headers)
-            await self._admit(principal, headers)
+            scope["state"]["admitted"] = await self._admit(principal, headers)
 
     async def _check_console(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Who is not logged in sees the login page alone; a change needs the session's CSRF token, whichever page it is of."""
@@ -155,8 +159,11 @@ class Gate:
             _check_is_local(headers)
         return await run_in_threadpool(self._authenticator.keyless)
 
-    async def _admit(self, principal: Principal, headers: Headers) -> None:
-        """Refuse an upload while new work is paused, too much waits or the disk runs low, before its body is read."""
+    async def _admit(self, principal: Principal, headers: Headers) -> Admitted:
+        """Refuse an upload while new work is paused, too much waits or the disk runs low, before its body is read.
+
+        One that is let in must be settled when its request ends.
+        """
         if not self._switches.is_fresh:
             await run_in_threadpool(self._switches.look)
         if self._switches.latest.new_work.is_paused:
@@ -165,11 +172,12 @@ class Gate:
             await run_in_threadpool(self._admission.look)
         declared = headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else self._max_bytes  # without a length it may be any
-        refused = self._admission.refusal(principal.tenant, announced_bytes=announced)
-        if refused is not None:
-            metrics.refused_uploads.labels(refused.reason.value).inc()
-            code, detail = _OVERLOAD[refused.reason]
-            raise ApiProblem(code, detail, retry_after_s=refused.retry_after_s)
+        answer = self._admission.admit(principal.tenant, announced_bytes=announced)
+        if isinstance(answer, Admitted):
+            return answer
+        metrics.refused_uploads.labels(answer.reason.value).inc()
+        code, detail = _OVERLOAD[answer.reason]
+        raise ApiProblem(code, detail, retry_after_s=answer.retry_after_s)
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
         header = headers.get("authorization")

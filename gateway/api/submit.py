@@ -63,6 +63,7 @@ class Submissions:
         preference = parse_prefer(request.headers.getlist("prefer"))
         key = idempotency.parse_key(request.headers.get("idempotency-key"))
         accepted, replayed = await self._receive(request, principal, key, preference)
+        self._services.admission.settle(request.scope["state"]["admitted"])  # however long its outcome is waited for
         is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
             self._services.dispatch.wake(accepted.item_id, Bulkhead.OCR if is_measured else Bulkhead.EDGE)

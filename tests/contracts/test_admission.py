@@ -6,7 +6,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from gateway.admission import Admission, AdmissionLimits, Overload
+from gateway.admission import Admission, AdmissionLimits, Admitted, Overload, Refusal
 from gateway.item import Status
 from gateway.store import items
 from gateway.store.engine import Database
@@ -44,8 +44,8 @@ def queue_of(database: Database, *, waiting: int, oldest_s: float, ended: int) -
 def asked(database: Database, folder: Path, *, max_wait_s: float) -> tuple[Overload | None, int | None]:
     admission = Admission(database, folder, AdmissionLimits(max_wait_s=max_wait_s, min_free_bytes=0))
     admission.look()
-    refusal = admission.refusal("default", announced_bytes=1000)
-    return (None, None) if refusal is None else (refusal.reason, refusal.retry_after_s)
+    answer = admission.admit("default", announced_bytes=1000)
+    return (answer.reason, answer.retry_after_s) if isinstance(answer, Refusal) else (None, None)
 
 
 def test_a_long_queue_that_moves_slowly_is_closed_before_its_oldest_has_waited_too_long(
@@ -65,3 +65,27 @@ def test_nothing_is_reckoned_from_a_few_items_or_a_moment(database: Database, tm
     queue_of(database, waiting=100, oldest_s=60, ended=2)
     assert asked(database, tmp_path, max_wait_s=100) == (None, None)
     assert asked(database, tmp_path, max_wait_s=50) == (Overload.WAIT_TOO_LONG, 6)
+
+
+def test_an_upload_that_is_still_arriving_keeps_its_room_through_every_look(database: Database, tmp_path: Path) -> None:
+    admission = Admission(database, tmp_path, AdmissionLimits(max_waiting_bytes=1000, min_free_bytes=0))
+    admission.look()
+    arriving = admission.admit("slow", announced_bytes=700)
+    assert isinstance(arriving, Admitted)
+    for _ in range(2):
+        refused = admission.admit("other", announced_bytes=400)
+        assert isinstance(refused, Refusal)
+        assert refused.reason is Overload.QUEUE_FULL
+        assert isinstance(admission.admit("other", announced_bytes=0), Admitted)
+        admission.look()
+    admission.settle(arriving)  # its client gave up, so that a look finds nothing of it
+    assert isinstance(admission.admit("other", announced_bytes=400), Refusal)
+    admission.look()
+    assert isinstance(admission.admit("other", announced_bytes=400), Admitted)
+
+
+def test_what_one_tenant_is_sending_takes_no_room_from_another(database: Database, tmp_path: Path) -> None:
+    admission = Admission(database, tmp_path, AdmissionLimits(tenant_max_waiting=2, min_free_bytes=0))
+    admission.look()
+    answers = [admission.admit(tenant, announced_bytes=10) for tenant in ("a", "a", "a", "b")]
+    assert [isinstance(answer, Admitted) for answer in answers] == [True, True, False, True]
