@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -67,7 +68,7 @@ class GroupMemory:
     """Failures and results of the tools of one group."""
 
     failures: Streak = field(default_factory=Streak)
-    results: dict[str, int] = field(default_factory=dict)
+    results: OrderedDict[str, int] = field(default_factory=OrderedDict)
     """Digests of the latest different results, each with the step that last brought it."""
 
 
@@ -203,4 +204,4 @@ def observe_outcome(memory: RuleMemory, call: CallView, outcome: OutcomeRecord, 
     results = group.results
     results[outcome.digest] = call.step
     if len(results) > _MAX_RESULTS:
-        del results[next(iter(results))]
+        results.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -70,9 +71,9 @@ def _loader(kind: Any) -> _Load:
     if origin is BoundedMap:
         (item,) = map(_loader, get_args(kind))
         return lambda stored: BoundedMap(stored["limit"], ((k, item(v)) for k, v in stored["values"]), stored["once"])
-    if origin is dict:
-        item = _loader(get_args(kind)[1])
-        return lambda stored: {k: item(v) for k, v in stored.items()}
+    if origin is dict or origin is OrderedDict:
+        item, mapping = _loader(get_args(kind)[1]), origin
+        return lambda stored: mapping({k: item(v) for k, v in stored.items()})
     if origin is list or origin is tuple:
         item, make = _loader(get_args(kind)[0]), origin
         return lambda stored: make([item(v) for v in stored])

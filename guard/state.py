@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,8 +52,8 @@ class GuardState:
     closed: ClosedTools = field(default_factory=ClosedTools)
     open: dict[str, list[CallView]] = field(default_factory=dict)
     """Calls that were let through and have no outcome yet, by id; several under one id when ids repeat."""
-    refused_ids: dict[str, int] = field(default_factory=dict)
-    settled_ids: dict[str, int] = field(default_factory=dict)
+    refused_ids: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    settled_ids: OrderedDict[str, int] = field(default_factory=OrderedDict)
     written: BoundedMap[int] = field(default_factory=BoundedMap)
     """Results of successful writes, by signature and digest."""
     answered: BoundedMap[int] = field(default_factory=BoundedMap)
@@ -213,10 +214,10 @@ def pop_open(state: GuardState, call_id: str, step: int) -> CallView | None:
     return None
 
 
-def _remember_id(ids: dict[str, int], call: CallView) -> None:
+def _remember_id(ids: OrderedDict[str, int], call: CallView) -> None:
     ids[call.call_id] = call.step
     if len(ids) > MAX_CLOSED_IDS:
-        del ids[next(iter(ids))]
+        ids.popitem(last=False)
 
 
 def _remember_open(state: GuardState, call: CallView) -> None:
