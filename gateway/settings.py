@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     min_free_bytes: Annotated[int, Field(ge=0)] = 512 * 1024**2
     """Free space that uploads must leave on the data folder's disk; below that they get 507."""
     body_idle_s: Annotated[float, Field(gt=0)] = 15.0
-    """How long a request's body may stand still."""
+    """How long a request's body may stand still, and how long its head may take."""
     body_least_rate: Annotated[int, Field(ge=0)] = 4096
     """Bytes per second that a body must reach on average once it has taken `body_grace_s`."""
     body_grace_s: Annotated[float, Field(ge=0)] = 20.0

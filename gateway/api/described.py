@@ -20,7 +20,7 @@ _WORDS = {
     401: "A valid API key, or a login, is needed",
     403: "The caller may not do this",
     404: "There is none of this id",
-    408: "The body came too slowly",
+    408: "The request came too slowly",
     409: "It conflicts with how things stand now",
     410: "Its content was purged; `tombstone` is what remains",
     411: "The body's length must be declared",

@@ -17,6 +17,7 @@ import uvicorn
 from prometheus_client import start_http_server
 
 from gateway import metrics, tracing
+from gateway.api.connection import bounded_connection
 from gateway.api.gate import Gate
 from gateway.app import create_app
 from gateway.cli.supervisor import SUPERVISOR_VARIABLE, ready_line
@@ -83,6 +84,7 @@ def run_api(settings: Settings) -> None:
         port=settings.port,
         log_config=None,
         access_log=False,
+        http=bounded_connection(settings.body_idle_s),
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
         server_header=False,

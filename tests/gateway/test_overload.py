@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.gateway.raw_http import head, read_answer
+from tests.gateway.raw_http import RawAnswer, head, read_answer
 from tests.gateway.running import Service, running, until
 
 PHOTO = b"\xff\xd8\xff\xe0" + b"0" * 2000
@@ -72,6 +74,56 @@ def test_a_slow_body_is_cut_off_with_408(kind: str, crowded: Service) -> None:
     assert answer.status == 408
     assert answer.json()["code"] == "request_timeout"
     assert crowded.incoming == []
+
+
+def test_a_request_head_that_does_not_come_is_not_waited_for(crowded: Service) -> None:
+    begun = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with crowded.connect() as silent, crowded.connect() as standing, crowded.connect() as trickling:
+        standing.sendall(begun)
+        trickling.sendall(begun)
+        assert silent.recv(1) == b""
+        answer = until(lambda: _answered_while_sending(trickling, b"X-More: 1\r\n"))
+        for late in (answer, read_answer(standing)):
+            assert late.status == 408
+            assert late.json()["code"] == "request_timeout"
+            assert late.headers["connection"] == "close"
+        assert standing.recv(1) == b""
+
+
+def test_a_request_head_without_end_is_431_and_fills_no_memory(crowded: Service) -> None:
+    with crowded.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        answer = until(lambda: _answered_while_sending(connection, b"X-More: %s\r\n" % (b"a" * 30_000)))
+    assert answer.status == 431
+    assert answer.json()["code"] == "head_too_large"
+
+
+def test_a_connection_serves_on_after_a_rest_but_not_a_body_that_nobody_reads(crowded: Service) -> None:
+    asked = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with crowded.connect() as connection:
+        for rest_s in (0.0, 1.0):  # twice as long as a head may take
+            time.sleep(rest_s)
+            connection.sendall(asked + b"\r\n")
+            assert read_answer(connection).status == 200
+        connection.sendall(asked + b"Content-Length: 1000000\r\n\r\n")
+        assert read_answer(connection).status == 200
+        assert until(lambda: _is_closed_while_sending(connection, b"1"))
+
+
+def _answered_while_sending(connection: socket.socket, piece: bytes) -> RawAnswer | None:
+    """The answer, if one has begun to come; otherwise sends one more piece."""
+    if select.select([connection], [], [], 0.05)[0]:
+        return read_answer(connection)
+    connection.sendall(piece)
+    return None
+
+
+def _is_closed_while_sending(connection: socket.socket, piece: bytes) -> bool:
+    """Whether the other side has closed the connection; otherwise sends one more piece."""
+    if select.select([connection], [], [], 0.05)[0]:
+        return connection.recv(1) == b""
+    connection.sendall(piece)
+    return False
 
 
 def test_a_tenant_with_too_much_waiting_gets_429_with_retry_after_while_reads_go_on(crowded: Service) -> None:
