@@ -192,6 +192,10 @@ class ToolTraits:
     needs_approval: bool = False
     """A person has to agree before it runs."""
 
+    def __post_init__(self) -> None:
+        """Raises PolicyError where a text stands for an effect or a list: it would be read as something else."""
+        _check_kinds(self, "tool traits")
+
     @classmethod
     def from_mapping(cls, traits: Mapping[str, object]) -> ToolTraits:
         """Traits from JSON or YAML, as the HTTP API spells them (`poll` is `poller`, effect `unknown` is mutating).
@@ -242,6 +246,10 @@ class GuardPolicy:
     """Names of detectors that are switched off (`Detector` values)."""
     needs_approval: tuple[str, ...] = ()
     """Tools whose calls a person has to agree to before they run; `mutating` stands for every mutating tool."""
+
+    def __post_init__(self) -> None:
+        """Raises PolicyError where a text stands for an enum or a list: it would be read as something else."""
+        _check_kinds(self, "guard policy")
 
     def wants_approval(self, tool: str, effect: Effect, traits: ToolTraits) -> bool:
         """Whether a person has to agree to a call of this tool."""
@@ -329,7 +337,31 @@ _ENUMS: Final[dict[str, type[Enum]]] = {
     "on_repeated_error": OnRepeatedError,
     "language": Language,
 }
-_TUPLES: Final = frozenset({"ignore_args", "number_args", "volatile_result", "retryable_codes"})
+_LISTS: Final = frozenset({"ignore_args", "number_args", "volatile_result", "retryable_codes"})
+_FLAGS: Final = frozenset({"poller", "vision_rule", "needs_approval"})
+_FRACTIONS: Final = frozenset({"cost", "seconds"})
+_LIMITS: Final = frozenset({"steps", "calls_per_tool", "tokens", "cost", "seconds", "max_calls", "max_writes"})
+_GROUPS: Final[dict[str, type[Ladders] | type[Budget]]] = {"ladders": Ladders, "budget": Budget}
+
+
+def _check_kinds(entries: ToolTraits | GuardPolicy, what: str) -> None:
+    """Where values are given in Python, and nobody but a type checker would notice."""
+    for entry in fields(entries):
+        name, value = entry.name, getattr(entries, entry.name)
+        wanted = _ENUMS.get(name)
+        if wanted is not None and not isinstance(value, wanted):
+            raise PolicyError(f"{what}.{name}: {value!r} is no {wanted.__name__}; {_choices(value, wanted, True)}")
+        if isinstance(value, str) and (name in _LISTS or name in ("off", "needs_approval")):
+            raise PolicyError(f"{what}.{name}: {value!r} is one text; give a list of names")
+
+
+def _choices(value: object, kind: type[Enum], as_python: bool = False) -> str:
+    """The values of an enum, the nearest first where the given one is misspelt."""
+    known = [str(one.value) for one in kind]
+    near = get_close_matches(str(value), known, 1)
+    if as_python:
+        return f"there are {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
 
 
 def _from_mapping(kind: type[_T], entries: Mapping[str, object], what: str) -> _T:
@@ -347,56 +379,88 @@ def _from_mapping(kind: type[_T], entries: Mapping[str, object], what: str) -> _
 
 
 def _read_entry(name: str, entry: object, what: str) -> object:
+    if name in _ENUMS:
+        return _read_enum(name, entry, what)
+    if name in _GROUPS:
+        return _read_group(name, entry, what)
+    if name in _BY_NAME:
+        return entry if isinstance(entry, Ladder) else _read_ladder(name, entry, what)
+    wrong = PolicyError(f"{what}.{name}: {entry!r} does not fit; {_wanted(name, what)}")
+    if name == "off":
+        return frozenset(_detector_name(each, what) for each in _texts(entry, wrong))
+    if name in _LISTS or (name == "needs_approval" and what == "guard policy"):
+        return tuple(_texts(entry, wrong))
+    if name in _FLAGS:
+        is_right = isinstance(entry, bool)
+    elif name == "group":
+        is_right = entry is None or isinstance(entry, str)
+    else:
+        is_right = _is_amount(name, entry)
+    if not is_right:
+        raise wrong
+    return entry
+
+
+def _wanted(name: str, what: str) -> str:
+    if name == "off" or name in _LISTS or (name == "needs_approval" and what == "guard policy"):
+        return "give a list of names"
+    if name in _FLAGS:
+        return "it is true or false"
+    if name == "group":
+        return "give a name"
+    return f"give a {'' if name in _FRACTIONS else 'whole '}number, {_least(name)} or more"
+
+
+def _is_amount(name: str, entry: object) -> bool:
+    if entry is None:
+        return name in _LIMITS
+    kinds = (int, float) if name in _FRACTIONS else (int,)
+    return isinstance(entry, kinds) and not isinstance(entry, bool) and entry >= _least(name)
+
+
+def _least(name: str) -> int:
+    return 1 if name == "max_signatures" else 0  # a guard that remembers nothing guards nothing
+
+
+def _texts(entry: object, wrong: PolicyError) -> list[str]:
+    if not isinstance(entry, (list, tuple, frozenset, set)) or not all(isinstance(each, str) for each in entry):
+        raise wrong
+    return list(entry)
+
+
+def _read_enum(name: str, entry: object, what: str) -> Enum:
+    kind = _ENUMS[name]
     try:
-        if name in _ENUMS:
-            return entry if isinstance(entry, Enum) else _ENUMS[name](entry)
-        if name == "ladders" and isinstance(entry, Mapping):
-            return _from_mapping(Ladders, entry, f"{what}.ladders")
-        if name == "budget" and isinstance(entry, Mapping):
-            return _from_mapping(Budget, entry, f"{what}.budget")
-        if name in _BY_NAME and isinstance(entry, (list, tuple)):
-            return Ladder(*entry)
-    except PolicyError:
-        raise
-    except (TypeError, ValueError) as exc:
+        return entry if isinstance(entry, kind) else kind(entry)
+    except ValueError:
+        raise PolicyError(f"{what}.{name}: unknown value {entry!r}; {_choices(entry, kind)}") from None
+
+
+def _read_group(name: str, entry: object, what: str) -> object:
+    kind: Any = _GROUPS[name]
+    if isinstance(entry, kind):
+        return entry
+    if not isinstance(entry, Mapping):
+        raise PolicyError(f"{what}.{name}: {entry!r} does not fit; give a mapping of names to values")
+    return _from_mapping(kind, entry, f"{what}.{name}")
+
+
+def _read_ladder(name: str, entry: object, what: str) -> Ladder:
+    rungs = list(entry) if isinstance(entry, (list, tuple)) else []
+    if len(rungs) != 3 or not all(rung is None or type(rung) is int for rung in rungs):
+        raise PolicyError(
+            f"{what}.{name}: {entry!r} does not fit; give [warn, block, halt], each a whole number or null"
+        )
+    try:
+        return Ladder(*rungs)
+    except ValueError as exc:
         raise PolicyError(f"{what}.{name}: {exc}") from exc
-    return _read_plain(name, entry, what)
 
 
 def _detector_name(name: str, what: str) -> str:
     known = [detector.value for detector in Detector]
     if name not in known:
         near = get_close_matches(name, known, 1)
-        raise PolicyError(f"{what}.off: unknown detector {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise PolicyError(f"{what}.off: unknown detector {name!r}; {hint}")
     return name
-
-
-def _read_plain(name: str, entry: object, what: str) -> object:
-    wrong = PolicyError(f"{what}.{name}: {entry!r} is of the wrong type")
-    if name in _TUPLES or name == "off":
-        if not isinstance(entry, (list, tuple, frozenset, set)) or not all(isinstance(e, str) for e in entry):
-            raise wrong
-        if name == "off":
-            return frozenset(_detector_name(str(e), what) for e in entry)
-        return tuple(entry)
-    if name == "needs_approval" and what == "guard policy":
-        if not isinstance(entry, (list, tuple)) or not all(isinstance(e, str) for e in entry):
-            raise wrong
-        return tuple(entry)
-    if name in ("poller", "vision_rule", "needs_approval"):
-        if not isinstance(entry, bool):
-            raise wrong
-        return entry
-    if name == "group":
-        if entry is not None and not isinstance(entry, str):
-            raise wrong
-        return entry
-    if isinstance(entry, (Ladder, Ladders, Budget)):
-        return entry
-    optional = name in ("steps", "calls_per_tool", "tokens", "cost", "seconds", "max_calls", "max_writes")
-    if entry is None and optional:
-        return None
-    kinds = (int, float) if name in ("cost", "seconds") else (int,)
-    if isinstance(entry, kinds) and not isinstance(entry, bool) and entry >= 0:
-        return entry
-    raise wrong

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from guard.policy import GuardPolicy, PolicyError
 from prefilters.errors import RuleSetInvalid
@@ -34,15 +35,43 @@ def parse_policy(raw: bytes, *, name: str) -> GuardPolicy:
     if root is None:
         return GuardPolicy()
     if not isinstance(root, yaml.MappingNode):
-        raise PolicyError(f"{name}:1: a policy is a mapping of names to values")
+        raise PolicyError(f"{name}:{_line(root)}: a policy is a mapping of names to values")
+    return GuardPolicy.from_mapping(_read_mapping(root, (), name))
+
+
+def _read_mapping(node: yaml.MappingNode, above: tuple[str, ...], name: str) -> dict[str, Any]:
+    """The entries of a mapping, each of which was tried by itself: a complaint names its own line."""
     entries: dict[str, Any] = {}
-    for key_node, value_node in root.value:
-        line, key = key_node.start_mark.line + 1, str(key_node.value)
+    for key_node, value_node in node.value:
+        where = f"{name}:{_line(key_node)}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise PolicyError(f"{where}: a name of an entry is a plain text")
+        key = str(key_node.value)
         if key in entries:
-            raise PolicyError(f"{name}:{line}: {key!r} stands here twice")
+            raise PolicyError(f"{where}: {key!r} stands here twice")
+        if not above and isinstance(value_node, yaml.MappingNode):
+            _try({key: {}}, where)
+            entries[key] = _read_mapping(value_node, (key,), name)
+            continue
         try:
-            entries[key] = yaml.safe_load(yaml.serialize(value_node))
-            GuardPolicy.from_mapping({key: entries[key]})
-        except (PolicyError, ValueError, yaml.YAMLError) as exc:
-            raise PolicyError(f"{name}:{line}: {exc}") from exc
-    return GuardPolicy.from_mapping(entries)
+            entries[key] = SafeConstructor().construct_document(value_node)
+        except yaml.MarkedYAMLError as exc:
+            raise PolicyError(f"{where}: {exc.problem}") from exc
+        except (ValueError, yaml.YAMLError) as exc:
+            raise PolicyError(f"{where}: {exc}") from exc
+        tried: dict[str, Any] = {key: entries[key]}
+        for outer in above:
+            tried = {outer: tried}
+        _try(tried, where)
+    return entries
+
+
+def _try(entries: dict[str, Any], where: str) -> None:
+    try:
+        GuardPolicy.from_mapping(entries)
+    except PolicyError as exc:
+        raise PolicyError(f"{where}: {exc.public}") from exc
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -23,7 +23,7 @@ from guard.adapters.ledger import Clock, RunHalted
 from guard.call import ToolCall
 from guard.decision import Decision
 from guard.guard import Guard
-from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Effect, ToolTraits
+from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Effect, PolicyError, ToolTraits
 from guard.results import Outcome, ToolError, result_text
 
 P = ParamSpec("P")
@@ -82,16 +82,22 @@ def traits(
         effect,
         group,
         poller,
-        tuple(ignore_args),
-        tuple(number_args),
-        tuple(volatile_result),
-        tuple(retryable_codes),
+        _listed(ignore_args),
+        _listed(number_args),
+        _listed(volatile_result),
+        _listed(retryable_codes),
         max_calls,
         max_writes,
         needs_approval,
     )
 
     return lambda tool: declare(tool, declared)
+
+
+def _listed(names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise PolicyError(f"tool traits: {names!r} is one text; give a list of names")
+    return tuple(names)
 
 
 def declare(tool: F, declared: ToolTraits) -> F:

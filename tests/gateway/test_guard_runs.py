@@ -837,6 +837,8 @@ BAD_RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "a tool twice": ({"tools": [{"name": "t"}, {"name": "t"}]}, ""),
     "misspelt policy": ({"policy": {"countin": "strict"}}, "/policy"),
     "policy of the wrong type": ({"policy": {"ladders": {"read_only": [4, 3, 2]}}}, "/policy"),
+    "a budget that is no mapping": ({"policy": {"budget": 3}}, "/policy"),
+    "a ladder that is no list": ({"policy": {"ladders": {"read_only": 3}}}, "/policy"),
     "endless policy": ({"policy": {"budget": {"seconds": float("inf")}}}, "/policy"),
     "misspelt budget": ({"budget": {"max_step": 3}}, "/budget/max_step"),
     "negative budget": ({"budget": {"max_steps": -1}}, "/budget/max_steps"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from guard import (
     ToolTraits,
     number_args_of,
 )
+from guard.adapters.plain import traits
 from guard.policy import DEFAULT_LADDERS, defaults_as_markdown
+from guard.policy_file import parse_policy
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -78,15 +81,24 @@ def test_a_policy_survives_the_way_through_json(policy: GuardPolicy) -> None:
     ("stored", "says"),
     [
         ({"countin": "strict"}, "did you mean 'counting'"),
-        ({"counting": "sometimes"}, "counting"),
+        ({"counting": "sometimes"}, "counting: unknown value 'sometimes'; there are progress, strict"),
+        ({"mode": "shadw"}, "did you mean 'shadow'"),
+        ({"mode": Counting.STRICT}, "there are enforce, shadow"),
         ({"ladders": {"read_onyl": [2, 3, 4]}}, "did you mean 'read_only'"),
         ({"ladders": {"read_only": [4, 3, 2]}}, "climbs"),
-        ({"ladders": {"read_only": [2, 3]}}, "read_only"),
-        ({"ladders": {"read_only": "2"}}, "wrong type"),
+        ({"ladders": {"read_only": [2, 3]}}, r"read_only: .*give \[warn, block, halt\]"),
+        ({"ladders": {"read_only": [2.5, 3, 4]}}, "each a whole number"),
+        ({"ladders": {"read_only": [True, 3, 4]}}, "each a whole number"),
+        ({"ladders": {"read_only": [2, "x", 4]}}, "each a whole number"),
+        ({"ladders": {"read_only": 3}}, r"give \[warn"),
+        ({"ladders": {"read_only": "2"}}, r"give \[warn"),
+        ({"ladders": [2, 3, 4]}, "give a mapping"),
+        ({"budget": 3}, "give a mapping"),
         ({"budget": {"steps": "many"}}, "steps"),
         ({"budget": {"steps": -1}}, "steps"),
         ({"budget": {"step": 2}}, "did you mean 'steps'"),
         ({"max_signatures": 1.5}, "max_signatures"),
+        ({"max_signatures": 0}, "1 or more"),
         ({"vision_rule": "yes"}, "vision_rule"),
         ({"off": "stale"}, "off"),
         ({"off": ["stael"]}, "did you mean 'stale'"),
@@ -95,6 +107,46 @@ def test_a_policy_survives_the_way_through_json(policy: GuardPolicy) -> None:
 def test_a_typo_in_a_policy_is_refused_by_name(stored: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError, match=says):
         GuardPolicy.from_mapping(stored)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mode: shadow\nladders:\n  jiter: [1, 2, 3]\n", "p.yaml:3: .*did you mean 'jitter'"),
+        ("budget: {steps: 3, steps: 4}\n", "p.yaml:1: 'steps' stands here twice"),
+        ("\nbudget:\n  steps: 3\n  cost: .nan\n", "p.yaml:4: .*give a number"),
+        ("counting:\n", "p.yaml:1: .*there are progress, strict"),
+        ("budget: 3\n", "p.yaml:1: .*give a mapping"),
+        ("? [a]\n: b\n", "p.yaml:1: a name of an entry"),
+        ("mode: !!python/name:os.system x\n", "p.yaml:1: could not determine"),
+        ("- shadow\n", "p.yaml:1: a policy is a mapping"),
+    ],
+)
+def test_a_typo_in_a_policy_file_is_refused_with_its_own_line(text: str, says: str) -> None:
+    with pytest.raises(PolicyError, match=says) as refused:
+        parse_policy(text.encode(), name="p.yaml")
+    assert "\n" not in refused.value.public
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: GuardPolicy(counting=_any("strict")), "Counting.STRICT"),
+        (lambda: ToolTraits(_any("read")), "Effect.READ_ONLY"),
+        (lambda: ToolTraits(Effect.READ_ONLY, ignore_args=_any("id")), "one text"),
+        (lambda: traits(Effect.READ_ONLY, number_args="contrast"), "one text"),
+    ],
+    ids=["policy", "effect", "list", "decorator"],
+)
+def test_a_text_where_another_value_is_needed_is_refused_and_not_read_as_something_else(
+    make: Callable[[], object], says: str
+) -> None:
+    with pytest.raises(PolicyError, match=says):
+        make()
+
+
+def _any(value: object) -> Any:
+    return value
 
 
 def test_traits_are_read_as_the_api_spells_them() -> None:
