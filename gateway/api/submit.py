@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -45,6 +49,11 @@ from gateway.work.dispatch import Bulkhead
 log = structlog.get_logger()
 
 _FIRST_OUTCOME_S = 10.0
+_STORING = 32
+"""Uploads that are stored at the same time, in threads of their own, so that whoever reads need not wait behind them."""
+_MEASURING_EACH, _TO_MEASURE_EACH = 4, 16
+"""Uploads that are measured inside their requests for each decoder: so many at the same time, and so many with those that
+wait for it. Of more than that the answer would come late, so workers measure them."""
 
 
 class Submissions:
@@ -54,6 +63,10 @@ class Submissions:
         self._services = services
         self._waiting = waiting
         self._arrivals = Arrivals()
+        decoders = services.settings.decoder_workers
+        self._storing = anyio.CapacityLimiter(_STORING)
+        self._measuring = anyio.CapacityLimiter(_MEASURING_EACH * decoders)
+        self._places = _Places(_TO_MEASURE_EACH * decoders)
         self._targets = target_policy(services.settings)
         self._callback_origins = origin_list(services.settings.callback_origins)
 
@@ -62,9 +75,12 @@ class Submissions:
         principal = principal_of(request.scope["state"])
         preference = parse_prefer(request.headers.getlist("prefer"))
         key = idempotency.parse_key(request.headers.get("idempotency-key"))
-        accepted, replayed = await self._receive(request, principal, key, preference)
-        self._services.admission.settle(request.scope["state"]["admitted"])  # however long its outcome is waited for
-        is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)
+        with self._places.one() as place:
+            accepted, replayed = await self._receive(request, principal, key, preference, place)
+            self._services.admission.settle(
+                request.scope["state"]["admitted"]
+            )  # however long its outcome is waited for
+            is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
             self._services.dispatch.wake(accepted.item_id, Bulkhead.OCR if is_measured else Bulkhead.EDGE)
         item = await self._outcome(accepted, preference)
@@ -72,7 +88,7 @@ class Submissions:
         return _answer(request, item, preference, accepted, replayed=replayed)
 
     async def _receive(
-        self, request: Request, principal: Principal, key: str | None, preference: Preference
+        self, request: Request, principal: Principal, key: str | None, preference: Preference, place: _Place
     ) -> tuple[intake.Accepted, bool]:
         """The item that stands for this request, and whether an earlier request with the same key made it."""
         stored = None if key is None else await self._stored(principal.tenant, key)
@@ -113,7 +129,7 @@ class Submissions:
                     meta_fingerprint=submissions.meta_fingerprint(body.document),
                     callback=callback,
                 )
-                return await self._accept(incoming, preference)
+                return await self._accept(incoming, preference, place)
         finally:
             arrival.leave()
 
@@ -125,12 +141,14 @@ class Submissions:
                 raise _storage_full() from error
             raise
 
-    async def _accept(self, incoming: intake.Incoming, preference: Preference) -> tuple[intake.Accepted, bool]:
-        claim_as = None if preference.respond_async and preference.wait_s is None else "api:edge"
+    async def _accept(
+        self, incoming: intake.Incoming, preference: Preference, place: _Place
+    ) -> tuple[intake.Accepted, bool]:
+        is_waited_for = not preference.respond_async or preference.wait_s is not None
+        claim_as = "api:edge" if is_waited_for and place.take() else None
+        store = partial(intake.accept, self._services, incoming, scope=SCOPE_CREATE_ITEM, claim_as=claim_as)
         try:
-            accepted = await run_in_threadpool(
-                intake.accept, self._services, incoming, scope=SCOPE_CREATE_ITEM, claim_as=claim_as
-            )
+            accepted = await anyio.to_thread.run_sync(store, limiter=self._storing)
         except intake.KeyTaken:
             stored = await self._stored(incoming.tenant, incoming.idempotency_key or "")
             if stored is None:
@@ -167,7 +185,8 @@ class Submissions:
         """Whether all that is cheap to measure is measured."""
         try:
             with metrics.edge_seconds.time():
-                return await run_in_threadpool(pipeline.inspect_edge, self._services, lease)
+                measure = partial(pipeline.inspect_edge, self._services, lease)
+                return await anyio.to_thread.run_sync(measure, limiter=self._measuring)
         except StaleLease:
             log.info("item.stale_lease", item_id=lease.item_id, fence=lease.fence)
         except Exception:  # the item is stored, so its caller gets it; the lease lapses and a worker goes on
@@ -241,6 +260,42 @@ class Submissions:
         )
         assert item is not None
         return item
+
+
+class _Places:
+    """How many requests measure their own uploads, or wait for their turn to; used in the event loop alone."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def one(self) -> _Place:
+        """A place that is not taken yet; it is given back with the end of its block."""
+        return _Place(self)
+
+
+class _Place:
+    """One request's place."""
+
+    def __init__(self, places: _Places) -> None:
+        self._places = places
+        self._is_taken = False
+
+    def take(self) -> bool:
+        """Take it if one is free."""
+        if not self._is_taken and self._places.taken < self._places.most:
+            self._is_taken = True
+            self._places.taken += 1
+        return self._is_taken
+
+    def __enter__(self) -> _Place:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_taken:
+            self._places.taken -= 1
 
 
 def _storage_full() -> ApiProblem:

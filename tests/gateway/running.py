@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +90,17 @@ class Service:
         """Process ids of one role (`serve` or `worker`) under this supervisor."""
         wanted = f"-m gateway {role}".split()
         return [pid for pid in _session(self.process.pid) if _command_line(pid)[-3:] == wanted]
+
+    @contextlib.contextmanager
+    def helpers_stopped(self) -> Iterator[None]:
+        """All children of the process that was started stand still, and theirs: the decoders of an API."""
+        helpers = _descendants(self.process.pid)
+        assert helpers, "there are none yet"
+        _signal_all(helpers, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _signal_all(helpers, signal.SIGCONT)
 
     def resident_bytes(self) -> int:
         """Memory of the process that answers requests."""
@@ -231,10 +242,29 @@ def _session(leader: int) -> list[int]:
     return found
 
 
+def _descendants(ancestor: int) -> list[int]:
+    """All live processes below one, those in sessions of their own too."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found = [ancestor]
+    for known in found:
+        found.extend(pid for pid, parent in parents.items() if parent == known)
+    return found[1:]
+
+
 def _command_line(pid: int) -> list[str]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     return []
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def freeze_between_writes(pid: int, database: Database) -> None:

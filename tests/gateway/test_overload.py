@@ -8,14 +8,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests import media
 from tests.gateway.raw_http import RawAnswer, head, read_answer
 from tests.gateway.running import Service, running, until
 
+JPEG = {"Content-Type": "image/jpeg"}
 PHOTO = b"\xff\xd8\xff\xe0" + b"0" * 2000
 
 
@@ -162,6 +165,30 @@ def test_uploads_are_refused_before_the_disk_is_full_and_taken_again_without_a_r
         assert answer.json()["code"] == "storage_full"
         assert "retry-after" in answer.headers
         assert service.client().get("/v1/items").json()["items"] == []
+
+
+def test_reads_go_on_and_uploads_are_taken_while_the_decoders_stand_still(tmp_path: Path) -> None:
+    """More uploads than there are threads, and none of them can be measured for as long as the test takes."""
+    photo = media.label_photo(long_side=600)
+    uploads = 80
+
+    def upload(number: int) -> int:
+        query = {"title": f"photo {number}", "on_duplicate": "new"}
+        return uploader.post("/v1/items", params=query, content=photo, headers=JPEG).status_code
+
+    def stored() -> int:
+        return len(reader.get("/v1/items", params={"limit": 200}).json()["items"])
+
+    with running("serve", tmp_path, decoder_workers=1, edge_wall_s=60, default_wait_s=0) as service:
+        reader, uploader = service.client(), service.client(limits=httpx.Limits(max_connections=uploads))
+        assert upload(0) == 202  # measured here, so the decoder runs
+        with ThreadPoolExecutor(uploads) as pool, service.helpers_stopped():
+            answers = [pool.submit(upload, number) for number in range(1, uploads + 1)]
+            until(lambda: stored() == uploads + 1)
+            taken = until(lambda: [one for one in answers if one.done()][uploads // 2 :])
+            assert {one.result() for one in taken} == {202}
+            assert reader.get("/console/items").status_code == 200
+        assert {one.result() for one in answers} == {202}
 
 
 def test_who_waits_for_an_item_gets_it_as_it_stands_when_the_process_is_told_to_end(tmp_path: Path) -> None:
