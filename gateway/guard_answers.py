@@ -13,9 +13,16 @@ from guard import Decision, Language, NextStep, SeenBefore
 from guard.decision import BLOCKED_CODE
 
 _CLOSED_WITH = {
-    Language.ENGLISH: "[guard] The run stopped at another call of this message ({tool}), without waiting for this one.",
-    Language.CHINESE: "[guard] 运行在同一消息的另一个调用（{tool}）处停止；没有等待本次调用的结果。",
+    Language.ENGLISH: (
+        "[guard] The run stopped at another call of this message ({tool}), without waiting for this one.",
+        "[guard] Not waited for: a call of {tool} in the same message ended the turn.",
+    ),
+    Language.CHINESE: (
+        "[guard] 运行在同一消息的另一个调用（{tool}）处停止；没有等待本次调用的结果。",
+        "[guard] 同一消息中对 {tool} 的调用结束了本轮，没有再等本次调用。",
+    ),
 }
+"""By turns, so that the model never reads the same words twice in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +133,11 @@ def tool_result(
 
 def closing_results(calls: Sequence[OpenCall], halted_tool: str, language: Language) -> list[dict[str, Any]]:
     """For each open call of a message that was halted: the result that closes it, should the caller not run it."""
-    text = _CLOSED_WITH[language].format(tool=halted_tool)
+    wordings = _CLOSED_WITH[language]
+    texts = [wordings[place % len(wordings)].format(tool=halted_tool) for place in range(len(calls))]
     return [
-        {"call_id": call.call_id, "tool": call.tool, "tool_result": tool_result(call.call_id, text)} for call in calls
+        {"call_id": call.call_id, "tool": call.tool, "tool_result": tool_result(call.call_id, text)}
+        for call, text in zip(calls, texts, strict=True)
     ]
 
 

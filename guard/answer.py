@@ -193,13 +193,24 @@ def _said(
     halt_number: int,
 ) -> guidance.Said:
     first_step = call.step if seen is None else _done_at(call, seen) or seen.first_step
+    if chosen.detector is Detector.FOLDING and chosen.evidence:  # the first was spelt otherwise
+        first_step = chosen.evidence[0]
     code = chosen.rule or "" if chosen.reason is ReasonCode.REPEATED_ERROR else ""
     if chosen.detector is Detector.ERROR_CODES:
         excerpt = error_codes.first_error(state.errors, call.tool, code)
     else:
         excerpt = seen.excerpt if seen is not None and seen.excerpt else "" if outcome is None else outcome.excerpt
     tool = call.tool[:_MAX_TOOL_CHARS].encode("utf-8", "replace").decode("utf-8")
-    return guidance.Said(tool, chosen.occurrence, first_step, excerpt, code, chosen.detail or "", halt_number)
+    return guidance.Said(
+        tool,
+        chosen.occurrence,
+        first_step,
+        excerpt,
+        code[:_MAX_TOOL_CHARS],
+        chosen.detail or "",
+        halt_number,
+        call.keys.is_json,
+    )
 
 
 def _done_at(call: CallView, seen: repeat.Seen | None) -> int | None:

@@ -30,6 +30,7 @@ from prefilters.rules.loader import compose_plain
 _MOST_BYTES: Final = 256 * 1024
 _MOST_RULES: Final = 500
 _KEYS: Final = ("id", "when", "effect", "reason", "since")
+_OPTIONAL: Final = ("reason_zh",)
 
 RUN_FACTS: Final[Mapping[str, type[bool] | type[int] | type[float] | type[str]]] = {
     "call.tool": str,
@@ -66,12 +67,13 @@ class CelRule:
     program: CelProgram
     names: tuple[str, ...]
     """The facts that `when` mentions."""
+    reason_zh: str = ""
 
     def __call__(self, call: RuleCall, history: History, facts: Facts) -> Ruling | None:
         """The ruling when the condition is true; a fact that is unknown, or of another type, makes it not hold."""
         bound = {name: value for name in self.names if (value := _value_of(name, call, history, facts)) is not None}
         if len(bound) == len(self.names) and self.program.ask(bound, {})(0) is True:
-            return Ruling(self.reason, self.effect)
+            return Ruling(self.reason, self.effect, self.reason_zh)
         return None
 
 
@@ -116,9 +118,9 @@ def _read_rule(node: yaml.Node, compiler: ConditionCompiler, origin: Origin, nam
     about = f"rule {texts.get('id', '?')}"
     problems = [f"{name}:{_line(node)}: {about}: {key!r} is missing" for key in _KEYS if not texts.get(key)]
     problems += [
-        f"{name}:{_line(value)}: {about}: unknown key {key!r}{_near(key, _KEYS)}"
+        f"{name}:{_line(value)}: {about}: unknown key {key!r}{_near(key, (*_KEYS, *_OPTIONAL))}"
         for key, value in entries.items()
-        if key not in _KEYS
+        if key not in (*_KEYS, *_OPTIONAL)
     ]
     if problems:
         return problems
@@ -136,7 +138,8 @@ def _read_rule(node: yaml.Node, compiler: ConditionCompiler, origin: Origin, nam
         return [f"{name}:{_line(entries['when'])}: {about}: {exc}{hint}"]
     names = tuple(dict.fromkeys(compiler.names_in(texts["when"])))
     program = compiler.program([expression])
-    return CelRule(texts["id"], texts["when"], effect, texts["reason"], texts["since"], program, names)
+    reason_zh = texts.get("reason_zh", "")
+    return CelRule(texts["id"], texts["when"], effect, texts["reason"], texts["since"], program, names, reason_zh)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from guard import approval, capabilities, guidance, metarules
 from guard.answer import decide_after, decide_before, verdict_of
-from guard.call import NO_IGNORED, ToolCall, read_call, read_keys
+from guard.call import NO_IGNORED, ToolCall, leaf_text, read_call, read_keys
 from guard.decision import Decision, Flag
 from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat, run, stale, tuning
 from guard.finding import Detector, Finding, ReasonCode
@@ -278,14 +278,14 @@ class Guard:
         Any name can be banned; `unknown_tools` of the answer are those that no tool of this run has.
         """
         known = frozenset(self.known_tools)
-        banned = tuple(ban_tools)
+        banned = _names(ban_tools)
         record = ControlRecord(
             Control.RESUME,
             _finite(now),
             banned,
             max(extra_steps, 0),
-            tuple(forgive),
-            tuple(approve),
+            _names(forgive),
+            _names(approve),
             note=note,
         )
         self._control(record)
@@ -294,7 +294,7 @@ class Guard:
     def fall_back(self, tools: Iterable[str] | None = None, *, now: float | None = None) -> Resumption:
         """Let a halted run go on without `tools` (default: the one that it halted at): the fallback of `on_loop`."""
         halted = self._state.marks.halted_tool
-        names = tuple(tools) if tools is not None else () if halted is None else (halted,)
+        names = _names(tools) if tools is not None else () if halted is None else (halted,)
         self._control(ControlRecord(Control.FALL_BACK, _finite(now), names))
         return self._resumption()
 
@@ -501,6 +501,10 @@ def _outcome_record(
     view: CallView, outcome: Outcome, traits: ToolTraits, now: float | None, *, is_ignored: bool
 ) -> OutcomeRecord:
     error = outcome.error
+    if error is not None and (type(error.code) is not str or type(error.message) is not str):
+        # A status number for a code, or no message: no type checker ran over this tool, and the agent shall not die of it.
+        error = replace(error, code=_text(error.code), message=_text(error.message))
+        outcome = replace(outcome, error=error)
     code = None if error is None else (error.code if view.keys.is_json else INVALID_ARGUMENTS)
     if error is not None and not view.keys.is_json:
         # What a parser says about broken JSON names another position each time; the code says it all.
@@ -533,6 +537,15 @@ def _of_broken_arguments(finding: Finding) -> Finding:
 
 def _is_declared(path: str, number_args: tuple[str, ...]) -> bool:
     return any(path == name or path.startswith(f"{name}.") for name in number_args)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    """A single name is what was meant by a text, not its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else leaf_text(value)
 
 
 def _finite(value: float | None) -> float | None:

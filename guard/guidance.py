@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from guard.finding import Finding, ReasonCode
+from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Language
 from guard.results import OWN_WORDS
@@ -27,6 +27,8 @@ class Said:
     code: str = ""
     detail: str = ""
     halt_number: int = 0
+    is_json: bool = True
+    """Whether the arguments could be read."""
 
 
 Wordings = tuple[str, str]
@@ -35,7 +37,7 @@ _SEEN: Final[dict[Language, dict[ReasonCode, Wordings]]] = {
     Language.ENGLISH: {
         ReasonCode.REPEATED_CALL: (
             "This is call number {occurrence} of {tool} like the one at step {first_step}; nothing changed.",
-            "{tool} was already asked this at step {first_step}, {occurrence} times counting now.",
+            "{tool} was already asked this at step {first_step}; this makes {occurrence} times.",
         ),
         ReasonCode.CYCLE: (
             "The same few calls go round in a circle, now in lap {occurrence}.",
@@ -134,6 +136,87 @@ _NEXT: Final[dict[Language, dict[GuardAction, Wordings]]] = {
     },
 }
 
+_UNBROKEN: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: (
+        "This is call number {occurrence} in a row of {tool} with the same arguments.",
+        "{tool} was called {occurrence} times in a row with the same arguments.",
+    ),
+    Language.CHINESE: (
+        "这是连续第 {occurrence} 次用相同参数调用 {tool}。",
+        "{tool} 已连续 {occurrence} 次用相同参数调用。",
+    ),
+}
+"""Whatever the results were: they may well have changed."""
+
+_NO_TOOL: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: (
+        "There is no tool {tool}; this is call number {occurrence} in a row of a tool that does not exist.",
+        "{occurrence} calls in a row named tools that do not exist, {tool} among them.",
+    ),
+    Language.CHINESE: (
+        "没有 {tool} 这个工具；这是连续第 {occurrence} 次调用不存在的工具。",
+        "连续 {occurrence} 次调用了不存在的工具，其中有 {tool}。",
+    ),
+}
+"""Invented names share one row, so none of them failed so often itself."""
+
+_NO_JSON: Final = "no JSON"
+_MENDS: Final[dict[Language, dict[str, Wordings]]] = {
+    Language.ENGLISH: {
+        _NO_JSON: (
+            "Write the arguments anew as one JSON object and nothing else.",
+            "Send a shorter JSON object, with every text in double quotes and every bracket closed.",
+        ),
+        INVALID_ARGUMENTS: (
+            "Compare names and types of the arguments with the tool's description, and change what does not fit.",
+            "Look up in the error which argument is wrong or missing, and correct that one.",
+        ),
+        UNKNOWN_TOOL: (
+            "Use only names from the list of tools.",
+            "Choose a tool that is listed, or answer with what you know.",
+        ),
+    },
+    Language.CHINESE: {
+        _NO_JSON: (
+            "请重新写参数：只写一个 JSON 对象，不要写别的。",
+            "请发送更短的 JSON 对象：文本都加双引号，括号都要闭合。",
+        ),
+        INVALID_ARGUMENTS: (
+            "请对照工具说明检查参数的名称和类型，改正不符之处。",
+            "请看错误里指出哪个参数不对或缺失，只改正那一个。",
+        ),
+        UNKNOWN_TOOL: ("只能使用工具列表里的名称。", "请从列表中选一个工具，或根据已知内容作答。"),
+    },
+}
+"""What to do next about a call that cannot run as it was written."""
+
+_NOT_RUN: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: ("The call was not run.", "Not run."),
+    Language.CHINESE: ("本次调用没有执行。", "未执行。"),
+}
+
+_RULE_FAILED: Final[dict[Language, str]] = {
+    Language.ENGLISH: "A rule could not be evaluated, and this call changes things.",
+    Language.CHINESE: "有一条规则无法判断，而这次调用会造成改动。",
+}
+
+_BUDGETS: Final[dict[Language, dict[ReasonCode, str]]] = {
+    Language.ENGLISH: {
+        ReasonCode.STEP_BUDGET: "steps",
+        ReasonCode.TOOL_BUDGET: "calls of {tool}",
+        ReasonCode.TOKEN_BUDGET: "tokens",
+        ReasonCode.COST_BUDGET: "money",
+        ReasonCode.TIME_BUDGET: "time",
+    },
+    Language.CHINESE: {
+        ReasonCode.STEP_BUDGET: "步数",
+        ReasonCode.TOOL_BUDGET: " {tool} 的次数",
+        ReasonCode.TOKEN_BUDGET: " token ",
+        ReasonCode.COST_BUDGET: "费用",
+        ReasonCode.TIME_BUDGET: "时间",
+    },
+}
+
 _FIRST: Final[dict[Language, Wordings]] = {
     Language.ENGLISH: ('The first answer was "{excerpt}".', 'It first answered "{excerpt}".'),
     Language.CHINESE: ("首次结果：“{excerpt}”。", "当时的结果：“{excerpt}”。"),
@@ -163,6 +246,8 @@ _ENDED: Final[dict[Language, Wordings]] = {
     ),
 }
 
+_STOPS: Final = ".。…"
+
 _HINTS: Final[dict[Language, dict[str, Wordings]]] = {
     Language.ENGLISH: {
         INVALID_ARGUMENTS: (
@@ -187,14 +272,19 @@ _QUESTIONS: Final[dict[Language, dict[str, str]]] = {
     Language.ENGLISH: {
         "error": "{tool} failed {occurrence} times in a row with {code}. What should the run do instead?",
         "loop": "{tool} was called {occurrence} times without getting further. How should the run go on?",
-        "budget": "The run has spent its budget ({reason}). Should it get more, or end with what it has?",
+        "no_tool": "The agent called tools that do not exist {occurrence} times in a row, the latest was {tool}. "
+        "What should it do instead?",
+        "closed": "The agent asked {occurrence} times for {tool}, which is closed to it. How should the run go on?",
+        "budget": "The run has spent its budget of {budget}. Should it get more, or end with what it has?",
         "rule": "A rule stopped {tool}: {detail}. How should the run go on?",
         "approval": "The agent wants to call {tool}, which needs your consent. May it run as it stands?",
     },
     Language.CHINESE: {
         "error": "{tool} 连续 {occurrence} 次失败，错误码 {code}。运行应当改做什么？",
         "loop": "{tool} 已调用 {occurrence} 次而没有进展。运行应当如何继续？",
-        "budget": "运行已用完预算（{reason}）。是追加预算，还是以现有结果结束？",
+        "no_tool": "智能体连续 {occurrence} 次调用不存在的工具，最近一次是 {tool}。它应当改做什么？",
+        "closed": "智能体 {occurrence} 次要求使用已关闭的 {tool}。运行应当如何继续？",
+        "budget": "运行已用完预算内的{budget}。是追加预算，还是以现有结果结束？",
         "rule": "规则停止了 {tool}：{detail}。运行应当如何继续？",
         "approval": "智能体想调用 {tool}，需要您同意。可以照此执行吗？",
     },
@@ -207,13 +297,37 @@ def guidance(finding: Finding, action: GuardAction, said: Said, language: Langua
     `done` says that the call is a write that has succeeded.
     """
     pick = spoken % 2
-    parts = [(_DONE[language] if done else _SEEN[language][finding.reason])[pick]]
-    if said.excerpt and finding.reason in (ReasonCode.REPEATED_CALL, ReasonCode.JITTER, ReasonCode.REPEATED_ERROR):
+    parts = [_DONE[language][pick] if done else _seen(finding, said, language)[pick]]
+    quotes = (ReasonCode.REPEATED_CALL, ReasonCode.JITTER, ReasonCode.REPEATED_ERROR)
+    is_of_results = finding.detector is not Detector.RUN and said.code != UNKNOWN_TOOL
+    if said.excerpt and finding.reason in quotes and is_of_results:
         parts.append(_FIRST[language][pick])
     if said.halt_number > 1:
         parts.append(_AGAIN[language][pick])
-    parts.append(_NEXT[language][action][pick])
-    return _line(parts, said, " " if language is Language.ENGLISH else "")
+    parts += _next(action, said, language, pick)
+    return _line(parts, said, language)
+
+
+def _seen(finding: Finding, said: Said, language: Language) -> Wordings:
+    """What was tried, and how often."""
+    if said.code == UNKNOWN_TOOL:
+        return _NO_TOOL[language]
+    if finding.detector is Detector.RUN and finding.reason is ReasonCode.REPEATED_CALL:
+        return _UNBROKEN[language]
+    return _SEEN[language][finding.reason]
+
+
+def _next(action: GuardAction, said: Said, language: Language, pick: int) -> list[str]:
+    """What to do: mend the call where the model wrote it wrongly, something else where it was right."""
+    mends = _MENDS[language].get(said.code if said.is_json else _NO_JSON)
+    if mends is None or action is GuardAction.HALT:
+        return [_NEXT[language][action][pick]]
+    return [_NOT_RUN[language][pick], mends[pick]] if action is GuardAction.BLOCK else [mends[pick]]
+
+
+def rule_failed(language: Language) -> str:
+    """Why a mutating call is refused when a rule raised."""
+    return _RULE_FAILED[language]
 
 
 def ended(language: Language, spoken: int) -> str:
@@ -230,27 +344,42 @@ def question(finding: Finding, said: Said, language: Language) -> str:
     """What a person is asked when this finding stopped the run."""
     if finding.reason is ReasonCode.APPROVAL_NEEDED:
         kind = "approval"
+    elif said.code == UNKNOWN_TOOL:
+        kind = "no_tool"
+    elif finding.reason is ReasonCode.TOOL_BANNED:
+        kind = "closed"
     elif finding.reason is ReasonCode.REPEATED_ERROR or said.code:
         kind = "error"
     elif finding.reason is ReasonCode.RULE:
         kind = "rule"
-    elif finding.reason.value.endswith("_budget"):
+    elif finding.reason in _BUDGETS[language]:
         kind = "budget"
     else:
         kind = "loop"
     return _QUESTIONS[language][kind].format(
-        tool=said.tool, occurrence=said.occurrence, code=said.code, detail=said.detail, reason=finding.reason.value
+        tool=said.tool,
+        occurrence=said.occurrence,
+        code=said.code,
+        detail=said.detail.strip().rstrip(_STOPS),
+        budget=_BUDGETS[language].get(finding.reason, "").format(tool=said.tool),
     )
 
 
-def _line(parts: list[str], said: Said, gap: str) -> str:
+def _sentence(text: str, language: Language) -> str:
+    """A rule's reason with a full stop, so that what follows is a sentence of its own."""
+    text = text.strip()
+    return text if not text or text[-1] in _STOPS + "!?！？" else text + ("." if language is Language.ENGLISH else "。")
+
+
+def _line(parts: list[str], said: Said, language: Language) -> str:
+    gap = " " if language is Language.ENGLISH else ""
     text = gap.join(parts).format(
         tool=said.tool,
         occurrence=said.occurrence,
         first_step=said.first_step,
         excerpt=said.excerpt,
         code=said.code,
-        detail=said.detail,
+        detail=_sentence(said.detail, language),
         halt_number=said.halt_number,
     )
     return f"{OWN_WORDS} {' '.join(text.split())}"

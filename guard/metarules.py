@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from guard import guidance
 from guard.finding import Detector, Finding, ReasonCode, RuleEffect
 from guard.ladder import GuardAction, action_for
 from guard.marks import Marks
 from guard.memory import BoundedMap
-from guard.policy import Effect, GuardPolicy
+from guard.policy import Effect, GuardPolicy, Language
 from guard.streak import Streak, count, restart, standing
 from guard.trace import CallView, OutcomeRecord
 
@@ -19,6 +21,7 @@ Facts = Mapping[str, object]
 """The item's facts under their dotted names (`text.tokens`); a missing fact is unknown."""
 
 _MAX_RESULTS: Final = 256
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,19 @@ class Ruling:
 
     reason: str
     effect: RuleEffect = RuleEffect.CLOSE_GROUP
+    reason_zh: str = ""
+    """The same in Chinese, for policies whose language that is; without it `reason` serves for all."""
+
+    def reason_in(self, language: Language) -> str:
+        """The reason as the model reads it."""
+        return self.reason_zh if self.reason_zh and language is Language.CHINESE else self.reason
 
 
 Rule = Callable[[RuleCall, History, Facts], str | Ruling | None]
-"""Returns a ruling, or only the reason for refusing the call; None where the rule does not hold."""
+"""Returns a ruling, or only the reason for refusing the call; None where the rule does not hold.
+
+Anything else is a mistake in the rule, and counts as one that raises.
+"""
 
 
 @dataclass(slots=True)
@@ -132,30 +144,43 @@ def find(
 ) -> tuple[Finding | None, int]:
     """The first refusal, and how many rules raised.
 
-    A rule that raises leaves a read-only call to the other detectors, and refuses a mutating one.
+    A rule that raises leaves a read-only call to the other detectors, and refuses a mutating one; what it raised is logged.
     """
     errors = 0
     for rule in rules:
         try:
-            reason = rule(call, history, facts)
+            ruling = _ruling_of(rule(call, history, facts))
         except Exception:  # noqa: BLE001 - whatever a rule raises, the agent must neither die of it nor go unguarded
+            _log.warning("rule %s could not be evaluated", rule_name(rule), exc_info=True)
             errors += 1
-            reason = (
-                "A rule could not be evaluated, and this call changes things."
-                if call.effect is Effect.MUTATING
-                else None
-            )
-        ruling = Ruling(reason) if isinstance(reason, str) else reason
-        if isinstance(ruling, Ruling):
+            ruling = Ruling(guidance.rule_failed(policy.language)) if call.effect is Effect.MUTATING else None
+        if ruling is not None:
             name = rule_name(rule)
             occurrence = standing(memory.refusals.get(name), marks) + 1
             closes = ruling.effect is RuleEffect.CLOSE_GROUP
             action = action_for(policy.ladders.rule, occurrence) if closes else GuardAction.HALT
             finding = Finding(
-                Detector.RULE, ReasonCode.RULE, occurrence, action, (), name, ruling.reason, ruling.effect
+                Detector.RULE,
+                ReasonCode.RULE,
+                occurrence,
+                action,
+                (),
+                name,
+                ruling.reason_in(policy.language),
+                ruling.effect,
             )
             return finding, errors
     return None, errors
+
+
+def _ruling_of(answer: object) -> Ruling | None:
+    if isinstance(answer, Ruling):
+        return answer
+    if isinstance(answer, str):
+        return Ruling(answer) if answer else None
+    if answer is None or answer is False:
+        return None
+    raise TypeError(f"a rule returns a reason, a Ruling or None, not {type(answer).__name__}")
 
 
 def history_of(memory: RuleMemory, call: CallView, marks: Marks, *, same_call: int, cost: float) -> History:

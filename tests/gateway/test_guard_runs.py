@@ -459,6 +459,8 @@ def test_a_halt_leaves_a_result_for_each_call_of_its_message(caller: httpx.Clien
     assert [closed["call_id"] for closed in halt["also_close"]] == ["a", "b"]
     for closed in halt["also_close"]:
         assert_ready_for_providers(closed["tool_result"], closed["call_id"])
+    said = [one["tool_result"]["text"] for one in (*halt["also_close"], decisions[3])]
+    assert len(set(said)) == len(said)
     assert_ready_for_providers(decisions[3]["tool_result"], "late")
     answered = {"halts", "late"} | {closed["call_id"] for closed in halt["also_close"]}
     assert answered == {call["call_id"] for call in calls}

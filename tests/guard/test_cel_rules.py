@@ -164,14 +164,20 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("mode: shadow\ncountin: strict\n", "p.yaml:2: .*did you mean 'counting'"),
-        ("ladders:\n  read_onyl: [2, 3, 4]\n", "p.yaml:1: .*did you mean 'read_only'"),
+        ("ladders:\n  read_onyl: [2, 3, 4]\n", "p.yaml:2: .*did you mean 'read_only'"),
         ("mode: shadow\nmode: enforce\n", "p.yaml:2: 'mode' stands here twice"),
         ("budget: {steps: many}\n", "p.yaml:1: .*steps"),
+        ("budget: {steps: 3, steps: 4}\n", "p.yaml:1: 'steps' stands here twice"),
+        ("\nbudget:\n  steps: 3\n  cost: .nan\n", "p.yaml:4: .*give a number"),
+        ("budget: 3\n", "p.yaml:1: .*give a mapping"),
+        ("counting:\n", "p.yaml:1: .*there are progress, strict"),
         ("mode: [", "p.yaml:1"),
-        ("- shadow", "p.yaml:1"),
-        ("mode: !!python/name:os.system x\n", "p.yaml:1"),
+        ("- shadow", "p.yaml:1: a policy is a mapping"),
+        ("? [a]\n: b\n", "p.yaml:1: a name of an entry"),
+        ("mode: !!python/name:os.system x\n", "p.yaml:1: could not determine"),
     ],
 )
 def test_a_typo_in_a_policy_file_is_refused_with_its_line(text: str, says: str) -> None:
-    with pytest.raises(PolicyError, match=says):
+    with pytest.raises(PolicyError, match=says) as refused:
         parse_policy(text.encode(), name="p.yaml")
+    assert "\n" not in refused.value.public

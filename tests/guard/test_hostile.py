@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -233,6 +233,45 @@ def test_a_rule_that_raises_leaves_reads_to_the_ladder_and_refuses_writes() -> N
     assert decision.action is GuardAction.BLOCK
     assert decision.reason is not None
     assert decision.reason.code.value == "rule"
+
+
+@pytest.mark.parametrize("answer", [True, 5, {"reason": "closed"}, object()], ids=["true", "number", "object", "other"])
+def test_a_rule_that_returns_neither_reason_nor_none_counts_as_one_that_raises(answer: Any) -> None:
+    guard = Guard(tools=READ, rules=[lambda call, history, facts: answer])
+    read, write = guard.before(ToolCall("look", {"a": 1})), guard.before(ToolCall("save", {"a": 1}))
+    assert (read.action, write.action) == (GuardAction.ALLOW, GuardAction.BLOCK)
+    assert Flag.RULE_FAILED in read.flags
+    assert Flag.RULE_FAILED in write.flags
+
+
+@pytest.mark.parametrize("answer", [None, False, ""], ids=["none", "false", "no reason"])
+def test_a_rule_without_a_reason_does_not_hold(answer: Any) -> None:
+    decision = Guard(rules=[lambda call, history, facts: answer]).before(ToolCall("save", {"a": 1}))
+    assert (decision.action, decision.flags) == (GuardAction.ALLOW, ())
+
+
+def test_what_a_rule_raised_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    Guard(rules=[_raising]).before(ToolCall("save", {"a": 1}))
+    assert "_raising" in caplog.text
+    assert "KeyError: 'missing'" in caplog.text
+
+
+def test_an_error_code_that_is_a_number_counts_like_its_text() -> None:
+    guard, status = Guard(tools=READ), cast("str", 503)
+    for number in range(4):
+        call = ToolCall("look", {"a": number})
+        guard.before(call)
+        decision = guard.after(call, Outcome.failed(status, cast("str", None)))
+    assert decision.action is GuardAction.HALT
+    assert decision.reason is not None
+    assert decision.reason.rule == "503"
+    assert Guard.from_trace(Trace.from_jsonl(guard.trace.to_jsonl()), tools=READ).snapshot() == guard.snapshot()
+
+
+def test_one_name_is_a_name_and_not_its_letters() -> None:
+    guard = Guard(tools=READ)
+    assert guard.fall_back("look").banned_tools == ("look",)
+    assert guard.resume(ban_tools="look").banned_tools == ("look",)
 
 
 @settings(max_examples=80, deadline=None)

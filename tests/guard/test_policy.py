@@ -25,7 +25,6 @@ from guard import (
 )
 from guard.adapters.plain import traits
 from guard.policy import DEFAULT_LADDERS, defaults_as_markdown
-from guard.policy_file import parse_policy
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -107,25 +106,6 @@ def test_a_policy_survives_the_way_through_json(policy: GuardPolicy) -> None:
 def test_a_typo_in_a_policy_is_refused_by_name(stored: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError, match=says):
         GuardPolicy.from_mapping(stored)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("mode: shadow\nladders:\n  jiter: [1, 2, 3]\n", "p.yaml:3: .*did you mean 'jitter'"),
-        ("budget: {steps: 3, steps: 4}\n", "p.yaml:1: 'steps' stands here twice"),
-        ("\nbudget:\n  steps: 3\n  cost: .nan\n", "p.yaml:4: .*give a number"),
-        ("counting:\n", "p.yaml:1: .*there are progress, strict"),
-        ("budget: 3\n", "p.yaml:1: .*give a mapping"),
-        ("? [a]\n: b\n", "p.yaml:1: a name of an entry"),
-        ("mode: !!python/name:os.system x\n", "p.yaml:1: could not determine"),
-        ("- shadow\n", "p.yaml:1: a policy is a mapping"),
-    ],
-)
-def test_a_typo_in_a_policy_file_is_refused_with_its_own_line(text: str, says: str) -> None:
-    with pytest.raises(PolicyError, match=says) as refused:
-        parse_policy(text.encode(), name="p.yaml")
-    assert "\n" not in refused.value.public
 
 
 @pytest.mark.parametrize(
