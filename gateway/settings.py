@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     broker_url: Annotated[SecretStr | None, Field(validate_default=True)] = None
     """Where Celery's broker is: `redis://…`, `rediss://…` or `amqp://…`."""
     hint_again_s: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds after which workers are told again, by the broker, of an item that still waits."""
+    """Seconds after which workers are told again, by the broker, of an item, or a webhook, that still waits."""
 
     max_waiting_items: Annotated[int, Field(ge=1)] = 20_000
     """Items that may wait for a worker, all tenants together; past that uploads get 503."""
@@ -149,7 +149,7 @@ class Settings(BaseSettings):
     """Seconds after which an event stream ends and its client opens a new one."""
 
     webhook_delivery: bool = True
-    """Whether workers deliver webhooks; without it only `sluicegate deliver` does, such as on a machine of its own."""
+    """Whether workers deliver webhooks; without it `sluicegate deliver` does, and a worker that is told to take that queue."""
     webhook_timeout_s: Annotated[float, Field(gt=0, le=60)] = 15.0
     """Seconds that one attempt may take in all."""
     webhook_retries_s: str = ",".join(f"{wait:g}" for wait in RETRIES_S)

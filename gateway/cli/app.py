@@ -89,12 +89,12 @@ def worker(
     if queue and chosen.dispatch is not DispatchMode.CELERY:
         fail("--queue needs --dispatch celery: an embedded worker takes whatever waits longest")
     with startup_errors():
-        run_worker(chosen, queue or list(Bulkhead))
+        run_worker(chosen, queue)
 
 
 @app.command()
 def deliver() -> None:
-    """Webhooks alone, such as on a machine of their own; workers deliver too unless SLUICEGATE_WEBHOOK_DELIVERY=false."""
+    """Webhooks alone, without a broker; workers deliver too unless SLUICEGATE_WEBHOOK_DELIVERY=false."""
     from gateway.cli.processes import run_delivery
 
     chosen = settings()

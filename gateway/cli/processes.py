@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import structlog
 import uvicorn
@@ -23,9 +23,12 @@ from gateway.app import create_app
 from gateway.cli.supervisor import SUPERVISOR_VARIABLE, ready_line
 from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
-from gateway.webhooks.parts import open_delivery
+from gateway.webhooks.parts import open_delivery, open_relay
 from gateway.wiring import Services, open_services
 from gateway.work.dispatch import Bulkhead
+
+if TYPE_CHECKING:
+    from gateway.webhooks.runner import DeliveryThread
 
 log = structlog.get_logger()
 
@@ -119,15 +122,27 @@ def _worker(services: Services, bulkheads: Sequence[Bulkhead]) -> _Worker:
             assert_never(services.settings.dispatch)
 
 
-def run_worker(settings: Settings, bulkheads: Sequence[Bulkhead]) -> None:
-    """Work until SIGTERM or SIGINT; a worker that ended without being told to leaves the exit status 1."""
+def _delivery(services: Services, bulkheads: Sequence[Bulkhead]) -> DeliveryThread | None:
+    """What a worker does for webhooks beside its work: deliver them, or with a broker tell those who do."""
+    is_wanted = services.settings.webhook_delivery
+    if services.settings.dispatch is DispatchMode.CELERY:
+        return open_relay(services) if is_wanted or Bulkhead.DELIVER in bulkheads else None
+    return open_delivery(services) if is_wanted else None
+
+
+def run_worker(settings: Settings, chosen: Sequence[Bulkhead] | None) -> None:
+    """Work until SIGTERM or SIGINT; a worker that ended without being told to leaves the exit status 1.
+
+    With `chosen` queues it takes work of these kinds only, else of all; webhooks are left out where `webhook_delivery` is off.
+    """
+    bulkheads = chosen or [each for each in Bulkhead if each is not Bulkhead.DELIVER or settings.webhook_delivery]
     configure_logging(settings.log_level)
     if end_with_supervisor():
         os.nice(_BEHIND_THE_API)
     end_tracing = tracing.start(settings.otlp_url, "worker")
     services = open_services(settings)
     worker = _worker(services, bulkheads)
-    delivery = open_delivery(services) if settings.webhook_delivery else None
+    delivery = _delivery(services, bulkheads)
     is_told = threading.Event()
     _on_stop(is_told.set, worker.stop, *([] if delivery is None else [delivery.stop]))
     if settings.metrics_port:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,15 @@ _PENDING: sa.ColumnClause[str] = sa.literal_column(f"'{DeliveryStatus.PENDING.va
 _IS_PENDING = webhook_deliveries.c.status == _PENDING
 MOST_REPLAYED = 10_000
 """Events that one replay may look at."""
+_LANES_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A due delivery of which workers are to be told."""
+
+    id: str
+    updated_ms: int
 
 
 def fan_out(connection: Connection, endpoint: Endpoint, rows: Sequence[sa.Row[Any]], *, at_ms: int) -> int | None:
@@ -196,10 +206,22 @@ def unpause(connection: Connection, lane: str) -> None:
     connection.execute(webhook_lanes.update().where(webhook_lanes.c.id == lane).values(paused_until_ms=None))
 
 
-def due_lanes(connection: Connection, *, at_ms: int) -> list[str]:
-    """Addresses for which something is due and that have room for it, those that answer first."""
+def waiting_lane(connection: Connection, delivery_id: str) -> str | None:
+    """The address that a delivery waits for; None if it has ended, or is none."""
+    query = sa.select(webhook_deliveries.c.lane).where(webhook_deliveries.c.id == delivery_id, _IS_PENDING)
+    return connection.execute(query).scalar()
+
+
+def due_lanes(connection: Connection, *, at_ms: int, among: Collection[str] | None = None) -> list[str]:
+    """Addresses (among these) for which something is due and that have room for it, those that answer first."""
+    return _lanes_with(connection, sa.true(), at_ms=at_ms, among=among)
+
+
+def _lanes_with(
+    connection: Connection, condition: sa.ColumnElement[bool], *, at_ms: int, among: Collection[str] | None = None
+) -> list[str]:
     lanes, columns = webhook_lanes.c, webhook_deliveries.c
-    is_due = sa.and_(columns.lane == lanes.id, _IS_PENDING, columns.next_attempt_ms <= at_ms)
+    is_due = sa.and_(columns.lane == lanes.id, _IS_PENDING, columns.next_attempt_ms <= at_ms, condition)
     is_open = sa.or_(lanes.paused_until_ms.is_(None), lanes.paused_until_ms <= at_ms)
     busy = (
         sa.select(sa.func.count())
@@ -214,7 +236,47 @@ def due_lanes(connection: Connection, *, at_ms: int) -> list[str]:
         ),
         busy < sa.case((lanes.failures == 0, CONCURRENCY), else_=1),
     )
+    if among is not None:
+        query = query.where(lanes.id.in_(among))
     return [str(row.id) for row in connection.execute(query.order_by(lanes.failures, lanes.id))]
+
+
+def untold(connection: Connection, *, at_ms: int, patience_ms: int) -> list[Untold]:
+    """Due deliveries of which workers were not told since they came due, or last longer ago than `patience_ms`.
+
+    Of each address that has room the next ones, no more than may be under way to it: who sends them goes on with the rest.
+    """
+    columns = webhook_deliveries.c
+    is_untold = sa.or_(columns.updated_ms <= columns.next_attempt_ms, columns.updated_ms < at_ms - patience_ms)
+    lanes = _lanes_with(connection, is_untold, at_ms=at_ms)
+    found: list[Untold] = []
+    for lane in random.sample(lanes, min(len(lanes), _LANES_AT_ONCE)):  # by chance, so that none waits for ever
+        first = (
+            sa.select(columns.id, columns.updated_ms, is_untold.label("is_untold"))
+            .where(columns.lane == lane, _IS_PENDING, columns.next_attempt_ms <= at_ms)
+            .order_by(columns.next_attempt_ms, columns.event_seq)
+            .limit(CONCURRENCY)
+        )
+        found += [Untold(row.id, row.updated_ms) for row in connection.execute(first) if row.is_untold]
+    return found
+
+
+def note_told(connection: Connection, found: Sequence[Untold], *, at_ms: int) -> list[str]:
+    """Count these as told now; gives the ids of those that nobody else told of meanwhile.
+
+    A delivery that waits and was changed after it came due has been told of: nothing else changes one then.
+    """
+    columns = webhook_deliveries.c
+    return [
+        one.id
+        for one in found
+        if connection.execute(
+            webhook_deliveries.update()
+            .where(columns.id == one.id, _IS_PENDING, columns.updated_ms == one.updated_ms)
+            .where(columns.next_attempt_ms <= at_ms)
+            .values(updated_ms=at_ms)
+        ).rowcount
+    ]
 
 
 def claim(connection: Connection, lane: str, *, at_ms: int, lease_ms: int, most: int) -> list[Delivery]:

@@ -1,8 +1,9 @@
-"""The process part that delivers: fills the outbox from the event log, claims what is due, sends, and writes what came of it.
+"""The process part that delivers: makes deliveries of the event log, claims what is due, sends, and writes what came of it.
 
 Nothing that matters is in memory: a cursor per endpoint says which events were looked at, a row per delivery says what is to be
 sent and when, a lease on that row says who is at it. After a kill at any moment others go on; an event may then arrive twice.
-Any number of processes may run this at once.
+Any number of processes may run this at once. One that is hinted looks at nothing by itself: it claims for the addresses of the
+deliveries that it is told of, and goes on with an address while something is due there.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +22,13 @@ import structlog
 from sqlalchemy.engine import Connection
 
 from gateway import metrics
-from gateway.store import events
-from gateway.store import items as item_store
 from gateway.store import webhook_deliveries as deliveries
 from gateway.store import webhooks as endpoints
 from gateway.store.engine import Database
 from gateway.webhooks import catalogue, signing
 from gateway.webhooks.body import body_of
 from gateway.webhooks.model import Delivery, DisabledReason, Endpoint, ErrorClass, Outcome
+from gateway.webhooks.outbox import POLL_S, Clock, Outbox
 from gateway.webhooks.schedule import RetryPolicy, after_failure, after_success, next_delay_s
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.vault import SecretUnreadable, Vault
@@ -38,25 +37,12 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-POLL_S = 0.5
-"""How often the log is looked at without a signal."""
 LEASE_TIMES = 2
 """How often the time that an attempt may take goes into its lease: the rest is for the database."""
 DRAIN_S = 5.0
 MOST_IN_HAND = 256
 """Attempts that one process has under way."""
-PAGE = 200
 _THREADS = 4
-_FORGET_EVERY_S = 60.0
-_MS_PER_DAY = 24 * 3600 * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The two clocks: the database's, by which things are due, and this machine's, by which attempts are signed."""
-
-    database_ms: Callable[[Connection], int] = item_store.now_ms
-    wall_s: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +69,26 @@ class Dispatcher:
         timeout_s: float = 15.0,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        is_hinted: bool = False,
     ) -> None:
         self._database = database
         self._sender = sender
         self._vault = vault
         self._policy = policy
-        self._keep_days = keep_days
         self._lease_ms = int(timeout_s * LEASE_TIMES * 1000)
         self._clock = clock or Clock()
+        self._outbox = None if is_hinted else Outbox(database, keep_days=keep_days, clock=self._clock)
+        self._hinted: set[str] = set()
+        """Addresses for which something may be due."""
+        self._hinted_lock = threading.Lock()
+        self._has_room = threading.Event()
+        self._has_room.set()
         self._chance = chance
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhooks")
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._awake: asyncio.Event | None = None
         self._in_hand: dict[asyncio.Task[None], Delivery] = {}
-        self._forgot_at = time.monotonic()
 
     def run(self) -> None:
         """Deliver, blocking this thread."""
@@ -106,7 +97,21 @@ class Dispatcher:
     def stop(self) -> None:
         """Claim nothing more; `run` returns once what is under way has ended, within `DRAIN_S`."""
         self._stopping.set()
+        self._has_room.set()
         self.wake()
+
+    def hint(self, delivery_id: str) -> None:
+        """This delivery may be due: begin it, or whichever waits longest for its address. From any thread.
+
+        Blocks while as much is under way here as may be, so that further hints go to other processes. One at a delivery that
+        has ended, or never was, does nothing.
+        """
+        with self._database.read() as connection:
+            lane = deliveries.waiting_lane(connection, delivery_id)
+        if lane is not None:
+            self._has_room.wait()
+            self._note_lanes([lane])
+            self.wake()
 
     def wake(self) -> None:
         """Something happened: look now. From any thread."""
@@ -139,15 +144,16 @@ class Dispatcher:
 
     async def step(self) -> bool:
         """One round: look for events, begin what is due. Whether there is more to do at once."""
-        has_more = await self._in_thread(self._fan_out)
+        has_more = self._outbox is not None and await self._in_thread(self._outbox.fan_out)
         room = MOST_IN_HAND - len(self._in_hand)
         for delivery in await self._in_thread(partial(self._claim, room)):
             task = asyncio.get_running_loop().create_task(self._deliver(delivery))
             self._in_hand[task] = delivery
             task.add_done_callback(self._ended)
-        if time.monotonic() - self._forgot_at > _FORGET_EVERY_S:
-            self._forgot_at = time.monotonic()
-            await self._in_thread(self._forget)
+        if len(self._in_hand) >= MOST_IN_HAND and not self._stopping.is_set():
+            self._has_room.clear()
+        if self._outbox is not None:
+            await self._in_thread(self._outbox.forget)
         return has_more
 
     async def settled(self) -> None:
@@ -156,7 +162,10 @@ class Dispatcher:
             await asyncio.wait(list(self._in_hand))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._in_hand.pop(task, None)
+        delivery = self._in_hand.pop(task, None)
+        self._has_room.set()
+        if delivery is not None:
+            self._note_lanes([delivery.lane])
         if self._awake is not None:
             self._awake.set()
         if not task.cancelled() and task.exception() is not None:
@@ -177,31 +186,34 @@ class Dispatcher:
 
     # What follows blocks, in threads.
 
-    def _fan_out(self) -> bool:
-        """Make deliveries of what is new in the log; whether some endpoint has more than one page of it."""
-        with self._database.read() as connection:
-            found = [
-                (endpoint, rows)
-                for endpoint in endpoints.all_of(connection)
-                if (rows := events.page(connection, tenant=endpoint.tenant, after=endpoint.cursor_seq, limit=PAGE))
-            ]
-        for endpoint, rows in found:
-            self._database.transact(
-                lambda connection, endpoint=endpoint, rows=rows: deliveries.fan_out(  # type: ignore[misc]
-                    connection, endpoint, rows, at_ms=self._clock.database_ms(connection)
-                )
-            )
-        return any(len(rows) == PAGE for _, rows in found)
+    def _note_lanes(self, lanes: Collection[str]) -> None:
+        if self._outbox is None:
+            with self._hinted_lock:
+                self._hinted.update(lanes)
 
     def _claim(self, room: int) -> list[Delivery]:
-        with self._database.read() as connection:
-            lanes = deliveries.due_lanes(connection, at_ms=self._clock.database_ms(connection))
         taken: list[Delivery] = []
-        for lane in lanes:
+        lanes = self._lanes()
+        for number, lane in enumerate(lanes):
             if len(taken) >= room or self._stopping.is_set():
+                self._note_lanes(lanes[number:])
                 break
-            taken += self._database.transact(partial(self._claim_lane, lane=lane, most=room - len(taken)))
+            claimed = self._database.transact(partial(self._claim_lane, lane=lane, most=room - len(taken)))
+            if not claimed:
+                self._note_lanes([lane])  # another process was at it, and may not have seen what we were told of
+            taken += claimed
         return taken
+
+    def _lanes(self) -> list[str]:
+        """Addresses to claim for: all, or those that were hinted at."""
+        among = None
+        if self._outbox is None:
+            with self._hinted_lock:
+                among, self._hinted = self._hinted, set()
+            if not among:
+                return []
+        with self._database.read() as connection:
+            return deliveries.due_lanes(connection, at_ms=self._clock.database_ms(connection), among=among)
 
     def _claim_lane(self, connection: Connection, *, lane: str, most: int) -> list[Delivery]:
         at_ms = self._clock.database_ms(connection)
@@ -211,13 +223,6 @@ class Dispatcher:
         self._database.transact(
             lambda connection: deliveries.give_back(connection, delivery, at_ms=self._clock.database_ms(connection))
         )
-
-    def _forget(self) -> None:
-        def work(connection: Connection) -> int:
-            before_ms = self._clock.database_ms(connection) - self._keep_days * _MS_PER_DAY
-            return deliveries.forget(connection, before_ms=before_ms)
-
-        self._database.transact(work)
 
     async def _deliver(self, delivery: Delivery) -> None:
         """One attempt, from signing to the log."""

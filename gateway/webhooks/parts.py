@@ -10,6 +10,7 @@ from gateway.webhooks.targets import TargetPolicy
 from gateway.webhooks.vault import Vault
 
 if TYPE_CHECKING:
+    from gateway.webhooks.dispatcher import Dispatcher
     from gateway.webhooks.runner import DeliveryThread
     from gateway.wiring import Services
 
@@ -34,19 +35,36 @@ def open_vault(settings: Settings) -> Vault:
 
 
 def open_delivery(services: Services) -> DeliveryThread:
-    """What delivers, not started yet."""
-    from gateway.webhooks.dispatcher import Dispatcher  # loads an HTTP client
+    """What delivers by itself, not started yet."""
     from gateway.webhooks.runner import DeliveryThread
+
+    return DeliveryThread(open_dispatcher(services, is_hinted=False), services.signals)
+
+
+def open_relay(services: Services) -> DeliveryThread:
+    """What tells workers of deliveries by the broker, not started yet."""
+    from gateway.webhooks.outbox import Outbox
+    from gateway.webhooks.relay import Relay
+    from gateway.webhooks.runner import DeliveryThread
+
+    settings = services.settings
+    outbox = Outbox(services.database, keep_days=settings.webhook_keep_days)
+    relay = Relay(outbox, services.dispatch, patience_s=settings.hint_again_s)
+    return DeliveryThread(relay, services.signals)
+
+
+def open_dispatcher(services: Services, *, is_hinted: bool) -> Dispatcher:
+    """What sends, not started yet; with `is_hinted` what it is told of, else whatever is due."""
+    from gateway.webhooks.dispatcher import Dispatcher  # loads an HTTP client
     from gateway.webhooks.sender import Sender
 
     settings = services.settings
-    sender = Sender(target_policy(settings), timeout_s=settings.webhook_timeout_s)
-    dispatcher = Dispatcher(
+    return Dispatcher(
         services.database,
-        sender,
+        Sender(target_policy(settings), timeout_s=settings.webhook_timeout_s),
         open_vault(settings),
         retry_policy(settings),
         keep_days=settings.webhook_keep_days,
         timeout_s=settings.webhook_timeout_s,
+        is_hinted=is_hinted,
     )
-    return DeliveryThread(dispatcher, services.signals)

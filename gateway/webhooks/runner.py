@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
-from gateway.webhooks.dispatcher import POLL_S, Dispatcher
+from gateway.webhooks.outbox import POLL_S
 from gateway.work.signals import Signals
 
 _EAR = "api-webhooks"
@@ -12,14 +13,27 @@ _EAR = "api-webhooks"
 _END_S = 8.0
 
 
-class DeliveryThread:
-    """A dispatcher in a thread of its own, woken when something happens to an item on this machine."""
+class Part(Protocol):
+    """What delivers (`Dispatcher`), or tells those who do (`Relay`)."""
 
-    def __init__(self, dispatcher: Dispatcher, signals: Signals) -> None:
-        self._dispatcher = dispatcher
+    def run(self) -> None:
+        """Work until `stop` is called."""
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+
+    def wake(self) -> None:
+        """Something happened: look now."""
+
+
+class DeliveryThread:
+    """Such a part in a thread of its own, woken when something happens to an item on this machine."""
+
+    def __init__(self, part: Part, signals: Signals) -> None:
+        self._part = part
         self._signals = signals
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=dispatcher.run, name="webhooks", daemon=True)
+        self._thread = threading.Thread(target=part.run, name="webhooks", daemon=True)
 
     def start(self) -> None:
         """Begin to deliver."""
@@ -29,7 +43,7 @@ class DeliveryThread:
     def stop(self) -> None:
         """Begin nothing more; returns at once."""
         self._stopping.set()
-        self._dispatcher.stop()
+        self._part.stop()
 
     def join(self) -> None:
         """Until the attempts that are under way have ended, or were given back after a few seconds."""
@@ -45,6 +59,6 @@ class DeliveryThread:
         try:
             while not self._stopping.is_set():
                 if listener.wait(POLL_S):
-                    self._dispatcher.wake()
+                    self._part.wake()
         finally:
             listener.close()

@@ -102,4 +102,4 @@ class CeleryDispatch:
                 self._app.send_task(task_name(bulkhead), args=[item_id], queue=bulkhead.value)
             except Exception as error:  # noqa: BLE001 - each broker library raises its own, and a lost hint is no harm
                 if not self._is_closed.is_set():
-                    log.warning("dispatch.hint_lost", item_id=item_id, error=type(error).__name__)
+                    log.warning("dispatch.hint_lost", hint=item_id, queue=bulkhead.value, error=type(error).__name__)

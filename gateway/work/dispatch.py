@@ -1,4 +1,4 @@
-"""Tell workers that an item waits. A hint is an id and may be lost, doubled or late: the item's row decides."""
+"""Tell workers that an item, or a webhook, waits. A hint is an id and may be lost, doubled or late: its row decides."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Bulkhead(StrEnum):
     """Reading what is in them, or hearing it: processor time, seconds."""
     AGENT = "agent"
     """Writing copy: waiting for a model, up to minutes."""
+    DELIVER = "deliver"
+    """Sending webhooks: waiting for receivers, seconds. Its ids are those of deliveries, not of items."""
 
 
 def bulkhead_of(route: str | None, reason: str | None) -> Bulkhead:
@@ -35,7 +37,7 @@ class Dispatch(Protocol):
         """Whether an item waits for good when its hint is lost, so that a sweeper has to send another."""
 
     def wake(self, item_id: str, bulkhead: Bulkhead = Bulkhead.EDGE) -> None:
-        """Hint at an item. Best effort: never blocks, never raises."""
+        """Hint at an item, or with `DELIVER` at a delivery. Best effort: never blocks, never raises."""
 
     def close(self) -> None:
         """Send what is still to be sent, for a moment, and give connections back."""
@@ -50,7 +52,7 @@ class EmbeddedDispatch:
         self._signals = signals
 
     def wake(self, item_id: str, bulkhead: Bulkhead = Bulkhead.EDGE) -> None:
-        """Wake every worker of this machine."""
+        """Wake every worker of this machine; webhooks are found without."""
         self._signals.send("worker", item_id)
 
     def close(self) -> None:

@@ -134,13 +134,21 @@ def assert_all_done_once(ground: Ground, item_ids: list[str]) -> None:
 @contextlib.contextmanager
 def worker_of(folder: Path, settings: dict[str, object], *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker with options of the command line, ended in good order unless it was killed."""
-    log = folder / f"worker-{time.monotonic_ns()}.log"
+    with process_of(folder, settings, "worker", *options) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def process_of(folder: Path, settings: dict[str, object], *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Any command that works until it is told to stop, and then has to end well."""
+    log = folder / f"{words[0]}-{time.monotonic_ns()}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "worker", *options], env=environment(folder, settings), stderr=output
+            [sys.executable, "-m", "gateway", *words], env=environment(folder, settings), stderr=output
         )
+    started = "webhooks.started" if words[0] == "deliver" else "worker.started"
     try:
-        until(lambda: "worker.started" in log.read_text("utf-8", "replace"), within_s=60)
+        until(lambda: started in log.read_text("utf-8", "replace"), within_s=60)
         yield process
     finally:
         process.send_signal(signal.SIGTERM)

@@ -13,8 +13,9 @@ from gateway.store import events, webhook_deliveries, webhooks
 from gateway.store.engine import Database
 from gateway.store.tables import webhook_deliveries as delivery_rows
 from gateway.webhooks import signing
-from gateway.webhooks.dispatcher import Clock, Dispatcher
+from gateway.webhooks.dispatcher import Dispatcher
 from gateway.webhooks.model import Attempt, BodyStyle, Delivery, Endpoint
+from gateway.webhooks.outbox import Clock, Outbox
 from gateway.webhooks.schedule import Health, RetryPolicy
 from gateway.webhooks.sender import Sender
 from gateway.webhooks.targets import TargetPolicy, parse_private_networks
@@ -37,17 +38,23 @@ class Ground:
     chance: float = 0.5
     """In the middle: no jitter."""
 
-    def dispatcher(self, *, timeout_s: float = 5.0) -> Dispatcher:
-        clock = Clock(database_ms=lambda connection: self.now_ms, wall_s=lambda: self.now_ms / 1000)
+    def dispatcher(self, *, timeout_s: float = 5.0, is_hinted: bool = False) -> Dispatcher:
         return Dispatcher(
             self.database,
             Sender(LOOPBACK, tls=_TLS, timeout_s=timeout_s),
             self.vault,
             self.policy,
             timeout_s=timeout_s,
-            clock=clock,
+            clock=self.clock(),
             chance=lambda: self.chance,
+            is_hinted=is_hinted,
         )
+
+    def clock(self) -> Clock:
+        return Clock(database_ms=lambda connection: self.now_ms, wall_s=lambda: self.now_ms / 1000)
+
+    def outbox(self) -> Outbox:
+        return Outbox(self.database, clock=self.clock())
 
     def later(self, seconds: float) -> None:
         self.now_ms += int(seconds * 1000)

@@ -366,7 +366,7 @@ def test_lease_of_a_killed_process_lapses_and_another_sends(either: Ground) -> N
         endpoint = either.endpoint(receiver.url)
         either.event()
         dead = either.dispatcher(timeout_s=5)
-        dead._fan_out()
+        either.outbox().fan_out()
         (taken,) = dead._claim(10)  # and then it is killed
         either.step()
         assert receiver.received == []
@@ -390,7 +390,7 @@ def test_stopped_process_gives_back_what_it_could_not_end(either: Ground) -> Non
         either.endpoint(receiver.url)
         either.event()
         stopped = either.dispatcher()
-        stopped._fan_out()
+        either.outbox().fan_out()
         (taken,) = stopped._claim(10)
         stopped._give_back(taken)
         (delivery,) = either.deliveries()
@@ -584,7 +584,7 @@ def test_old_deliveries_are_forgotten_and_those_that_wait_are_not(either: Ground
         either.event()
         either.step()
         either.later(31 * DAY_S)
-        either.dispatcher()._forget()
+        either.outbox().forget()
     (left,) = either.deliveries()
     assert left.status is DeliveryStatus.PENDING
 
