@@ -7,13 +7,20 @@ import functools
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.engine import Connection
 
 from gateway.api.problems import ApiProblem
 from gateway.person import SCOPES_BY_ROLE, Person, Role
 from gateway.store import items, keys, logins, people, stream_tokens
-from gateway.store.engine import Database
+from gateway.store.engine import Database, TransactionLost
 from gateway.store.people import SessionEnd, SessionLimits
+
+log = structlog.get_logger()
 
 DEFAULT_TENANT = "default"
 _CACHE_S = 5.0
@@ -109,7 +116,7 @@ class Authenticator:
                 record.tenant, f"key:{record.id}", frozenset(record.scopes), credential=f"key:{record.id}"
             )
             if record.is_unseen(at_ms):
-                self._database.transact(lambda connection: keys.mark_used(connection, record.id, at_ms=at_ms))
+                self._note(lambda connection: keys.mark_used(connection, record.id, at_ms=at_ms))
         self._known[keys.secret_hash(secret)] = (time.monotonic(), principal)
         while len(self._known) > _CACHE_SIZE:
             self._known.popitem(last=False)
@@ -130,7 +137,7 @@ class Authenticator:
         if found.ended is not None:
             raise ApiProblem("permission_revoked", _ENDED[found.ended], extra={"reason": found.ended.value})
         if is_unseen:
-            self._database.transact(lambda connection: people.mark_seen(connection, hashed, at_ms=at_ms))
+            self._note(lambda connection: people.mark_seen(connection, hashed, at_ms=at_ms))
         record = found.person
         principal = Principal(
             record.tenant, record.actor, SCOPES_BY_ROLE[record.role], record.role, f"session:{hashed}"
@@ -155,7 +162,18 @@ class Authenticator:
     @functools.cached_property
     def _keyless_csrf(self) -> str:
         # Kept in the database: a page that is open while the service starts again can still be sent.
-        return csrf_of(self._database.transact(lambda connection: logins.service_secret(connection, _KEYLESS_SECRET)))
+        with self._database.read() as connection:
+            kept = logins.kept_secret(connection, _KEYLESS_SECRET)
+        if kept is None:
+            kept = self._database.transact(lambda connection: logins.service_secret(connection, _KEYLESS_SECRET))
+        return csrf_of(kept)
+
+    def _note(self, use: Callable[[Connection], object]) -> None:
+        """Write down that a credential was used, if that can be written just now: who only reads must not need it."""
+        try:
+            self._database.transact(use)
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError, TransactionLost) as error:
+            log.warning("auth.use_not_noted", error=type(error).__name__)
 
     def still_valid(self, credentials: frozenset[str]) -> frozenset[str]:
         """Those of the credentials whose rights still hold. Blocks; one look for all."""

@@ -65,9 +65,14 @@ def _count(connection: Connection, key: str, limit: int, at_ms: int) -> bool:
 def service_secret(connection: Connection, name: str) -> str:
     """A secret of the service's own, the same for all its processes; made at the first call. Needs a writing transaction."""
     insert_if_absent(connection, service_secrets, {"name": name, "value": secrets.token_urlsafe(32)})
-    return str(
-        connection.execute(sa.select(service_secrets.c.value).where(service_secrets.c.name == name)).scalar_one()
-    )
+    kept = kept_secret(connection, name)
+    assert kept is not None
+    return kept
+
+
+def kept_secret(connection: Connection, name: str) -> str | None:
+    """A secret of the service's own, if it was made already."""
+    return connection.execute(sa.select(service_secrets.c.value).where(service_secrets.c.name == name)).scalar()
 
 
 def insert_if_absent(connection: Connection, table: sa.Table, values: dict[str, object]) -> None:

@@ -26,7 +26,17 @@ from tests import media
 from tests.contracts.sizes import sized
 from tests.gateway.model_stub import ModelStub, Scripted, completion, model_server
 from tests.gateway.raw_http import head, multipart
-from tests.gateway.running import Service, environment, freeze_between_writes, running, settled, start, until
+from tests.gateway.running import (
+    Service,
+    bearer,
+    environment,
+    freeze_between_writes,
+    make_key,
+    running,
+    settled,
+    start,
+    until,
+)
 
 BOUNDARY = "b0undary"
 QUICK = {
@@ -310,6 +320,17 @@ def test_every_change_that_the_database_has_no_room_for_is_507_and_goes_through_
             assert client.request(method, path, json=body).status_code == 200
         assert client.get(f"/v1/items/{item_id}").json()["status"] == "cancelled"
         client.put("/v1/switches", json={"model_calls": {"is_paused": False}})
+
+
+def test_whoever_only_reads_does_not_notice_that_the_database_has_no_room(tmp_path: Path) -> None:
+    """Neither the first use of a key nor the first look at the console after a restart has to be written to go on."""
+    with running("serve", tmp_path) as api, api.client() as client:
+        assert client.get("/console/items").status_code == 200
+    key = make_key(tmp_path, "default", "items:read")
+    with running("serve", tmp_path) as api, api.client() as client, _file_limit(api, 1):
+        assert client.get("/v1/items", headers=bearer(key)).status_code == 200
+        assert client.get("/console/items").status_code == 200
+        _assert_storage_full(client.post("/v1/items", **_as_json("mug")))
 
 
 @contextlib.contextmanager
