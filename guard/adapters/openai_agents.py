@@ -7,7 +7,8 @@
 Runs may go on side by side: each call is judged by the guard of the run that it belongs to. `stream_guarded` is the same
 for `Runner.run_streamed`. Tools are plain functions, or `FunctionTool`s of the SDK. What a function raises becomes a
 result that the model reads; of a ready-made `FunctionTool` only those errors are seen that it lets through
-(`failure_error_function=None`).
+(`failure_error_function=None`). Tools that are not guarded, such as those of MCP servers, are counted, warned about and
+end the run, but are not kept from running. Handoffs are counted like polling.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from agents import (
     Agent,
     FunctionTool,
+    Handoff,
     ModelBehaviorError,
     ModelResponse,
     RunConfig,
@@ -29,6 +31,7 @@ from agents import (
     Runner,
     RunResultStreaming,
     StreamEvent,
+    Tool,
     UserError,
     function_tool,
 )
@@ -40,8 +43,11 @@ from guard.call import ToolCall
 from guard.decision import Decision
 from guard.escalation import Escalation
 from guard.guard import Guard
-from guard.policy import INVALID_ARGUMENTS
+from guard.policy import INVALID_ARGUMENTS, Effect, ToolTraits
 from guard.results import Outcome
+
+_HANDOFF: Final = ToolTraits(Effect.READ_ONLY, poller=True)
+"""Going to and fro between agents is no failure; doing it without end is."""
 
 _LEDGER: ContextVar[Ledger] = ContextVar("ledger of the run")
 
@@ -57,19 +63,43 @@ def guarded_tools(tools: Iterable[Callable[..., Any] | FunctionTool]) -> list[An
 class GuardHooks(RunHooks[Any]):
     """Judges each model message as a whole, and stops a halted run before the next one.
 
-    Raises RunHalted once every call has its result.
+    Raises RunHalted once every call has its result. `others` are the caller's own hooks, which see everything too.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, others: RunHooks[Any] | None = None) -> None:
         self.ledger = ledger
         self.items: list[Any] = []
         """What the model was about to read, when the run was stopped."""
+        self._others: RunHooks[Any] = RunHooks() if others is None else others
+        self._handoffs: set[str] = set()
+        self._guidance: dict[str, str] = {}
+        """For calls that ran without us, by id; each request is made of the SDK's own items, which do not hold it."""
+        for name in dir(RunHooks):
+            if name.startswith("on_") and name not in vars(GuardHooks):  # those that are none of our business
+                setattr(self, name, getattr(self._others, name))
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Judge the calls of the message in order."""
-        self.ledger.ask(
-            as_call(item.name, item.arguments, item.call_id) for item in response.output if item.type == "function_call"
-        )
+        calls = [item for item in response.output if item.type == "function_call"]
+        handoffs = {
+            handoff.tool_name if isinstance(handoff, Handoff) else Handoff.default_tool_name(handoff)
+            for handoff in agent.handoffs
+        }
+        for name in handoffs.intersection(item.name for item in calls):
+            self.ledger.guard.tools.setdefault(name, _HANDOFF)
+        self._handoffs = {item.call_id for item in calls if item.name in handoffs}
+        self.ledger.ask(as_call(item.name, item.arguments, item.call_id) for item in calls)
+        await self._others.on_llm_end(context, agent, response)
+
+    async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
+        """Tell the guard what a tool brought that is not guarded."""
+        call_id = getattr(context, "tool_call_id", None)
+        if call_id is not None and self.ledger.peek(call_id) is not None:
+            pending = self.ledger.take(ToolCall(tool.name, call_id=call_id))
+            guidance = self.ledger.settle(pending, Outcome.ok(result))
+            if guidance is not None:
+                self._guidance[call_id] = guidance
+        await self._others.on_tool_end(context, agent, tool, result)
 
     async def on_llm_start(
         self, context: RunContextWrapper[Any], agent: Agent[Any], system_prompt: str | None, input_items: list[Any]
@@ -80,13 +110,22 @@ class GuardHooks(RunHooks[Any]):
             if declared is not None and tool.name not in self.ledger.guard.tools:
                 self.ledger.guard.declare(tool.name, declared)
         for pending in self.ledger.left_over():
-            guidance = self.ledger.settle_unrun(pending, "There is no such tool.", is_known_tool=False)
-            for item in input_items if guidance is not None else ():
-                if item.get("type") == "function_call_output" and item.get("call_id") == pending.call.call_id:
-                    item["output"] = joined(str(item["output"]), guidance)
+            call_id = str(pending.call.call_id)
+            if call_id in self._handoffs:
+                guidance = self.ledger.settle(pending, Outcome.ok("handed over"))
+            else:
+                guidance = self.ledger.settle_unrun(pending, "There is no such tool.", is_known_tool=False)
+            if guidance is not None:
+                self._guidance[call_id] = guidance
+        for item in input_items if self._guidance else ():
+            guidance = self._guidance.get(str(item.get("call_id")))
+            is_output = guidance is not None and item.get("type") == "function_call_output"
+            if is_output and not str(item["output"]).endswith(str(guidance)):
+                item["output"] = joined(str(item["output"]), guidance)
         if self.ledger.end is not None:
             self.items = list(input_items)
             raise RunHalted(self.ledger.end)
+        await self._others.on_llm_start(context, agent, system_prompt, input_items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +143,25 @@ class GuardedRun:
 
 
 async def run_guarded(
-    agent: Agent[Any], prompt: Any, guard: Guard, *, clock: Clock | None = None, **run: Any
+    agent: Agent[Any],
+    prompt: Any,
+    guard: Guard,
+    *,
+    clock: Clock | None = None,
+    hooks: RunHooks[Any] | None = None,
+    **run: Any,
 ) -> GuardedRun:
-    """`Runner.run(agent, prompt, **run)` under `guard`, which is this run's alone.
+    """`Runner.run(agent, prompt, hooks=hooks, **run)` under `guard`, which is this run's alone.
 
     A call of a tool that does not exist is an error that the model reads; where the SDK gives up on the model's calls
     before the guard does, that is an escalation too.
     """
-    hooks = GuardHooks(Ledger(guard, clock=clock))
-    mine = _LEDGER.set(hooks.ledger)
+    ours = GuardHooks(Ledger(guard, clock=clock), hooks)
+    mine = _LEDGER.set(ours.ledger)
     try:
-        return GuardedRun(await Runner.run(agent, prompt, hooks=hooks, **_configured(run)))
+        return GuardedRun(await Runner.run(agent, prompt, hooks=ours, **_configured(run)))
     except (RunHalted, ModelBehaviorError) as stopped:
-        return _stopped(hooks, stopped)
+        return _stopped(ours, stopped)
     finally:
         _LEDGER.reset(mine)
 
@@ -143,13 +188,19 @@ class GuardedStream:
 
 
 def stream_guarded(
-    agent: Agent[Any], prompt: Any, guard: Guard, *, clock: Clock | None = None, **run: Any
+    agent: Agent[Any],
+    prompt: Any,
+    guard: Guard,
+    *,
+    clock: Clock | None = None,
+    hooks: RunHooks[Any] | None = None,
+    **run: Any,
 ) -> GuardedStream:
-    """`Runner.run_streamed(agent, prompt, **run)` under `guard`, as `run_guarded` does it."""
-    hooks = GuardHooks(Ledger(guard, clock=clock))
-    mine = _LEDGER.set(hooks.ledger)
+    """`Runner.run_streamed(agent, prompt, hooks=hooks, **run)` under `guard`, as `run_guarded` does it."""
+    ours = GuardHooks(Ledger(guard, clock=clock), hooks)
+    mine = _LEDGER.set(ours.ledger)
     try:
-        return GuardedStream(Runner.run_streamed(agent, prompt, hooks=hooks, **_configured(run)), hooks)
+        return GuardedStream(Runner.run_streamed(agent, prompt, hooks=ours, **_configured(run)), ours)
     finally:
         _LEDGER.reset(mine)  # the run's own task took it along
 

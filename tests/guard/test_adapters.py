@@ -636,3 +636,121 @@ def test_a_guarded_tool_outside_of_a_guarded_run_is_refused_with_what_to_do() ->
     with pytest.raises(UserError, match="run_guarded"):
         asyncio.run(Runner.run(agent, "Write.", run_config=RunConfig(tracing_disabled=True)))
     assert played.executed == []
+
+
+def _scripted_openai(outputs: list[Any], name: str = "c") -> Any:
+    from agents import Model, ModelResponse, Usage
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    class Scripted(Model):
+        read: list[Any]
+
+        def __init__(self) -> None:
+            self.read, self._left = [], list(outputs)
+
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+            self.read.append(input)
+            asked = self._left.pop(0) if self._left else None
+            if asked is None:
+                text = ResponseOutputText(text="done", type="output_text", annotations=[])
+                message: Any = ResponseOutputMessage(
+                    id="m", content=[text], role="assistant", status="completed", type="message"
+                )
+            else:
+                message = ResponseFunctionToolCall(
+                    name=asked[0], arguments=_raw(asked[1]), call_id=f"{name}{len(self.read)}", type="function_call"
+                )
+            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    return Scripted()
+
+
+def test_openai_handoffs_are_no_unknown_tools_and_go_on_without_a_word() -> None:
+    from agents import Agent, RunConfig
+
+    from guard.adapters.openai_agents import guarded_tools, run_guarded
+
+    executed: list[str] = []
+    triage = Agent(name="triage", model=_scripted_openai([("transfer_to_writer", {})] * 3))
+    writer = Agent(
+        name="writer",
+        model=_scripted_openai([LOOK, ("transfer_to_triage", {}), ("transfer_to_triage", {})], "w"),
+        tools=guarded_tools(_tools(executed)),
+    )
+    triage.handoffs, writer.handoffs = [writer], [triage]
+    guard = Guard()
+    run = asyncio.run(run_guarded(triage, "Write.", guard, run_config=RunConfig(tracing_disabled=True), max_turns=30))
+    assert run.decision is None
+    assert run.result.final_output == "done"
+    steps = list(guard.trace.steps())
+    assert [step.call.view.tool for step in steps].count("transfer_to_writer") == 3
+    assert all(step.outcome is not None and step.outcome.code is None for step in steps)
+    assert "[guard]" not in str(writer.model.read) + str(triage.model.read)  # type: ignore[union-attr]  # scripted
+
+
+def test_openai_agents_that_hand_over_to_and_fro_without_end_are_stopped() -> None:
+    from agents import Agent, RunConfig
+
+    from guard.adapters.openai_agents import run_guarded
+
+    one = Agent(name="one", model=_scripted_openai([("transfer_to_two", {})] * 40))
+    two = Agent(name="two", model=_scripted_openai([("transfer_to_one", {})] * 40, "two"))
+    one.handoffs, two.handoffs = [two], [one]
+    run = asyncio.run(run_guarded(one, "Write.", Guard(), run_config=RunConfig(tracing_disabled=True), max_turns=60))
+    assert run.decision is not None
+    assert run.decision.action is GuardAction.HALT
+
+
+def test_openai_hooks_of_the_caller_see_everything_beside_the_guard() -> None:
+    from agents import Agent, RunConfig, RunHooks
+
+    from guard.adapters.openai_agents import guarded_tools, run_guarded
+
+    seen: list[str] = []
+
+    class Noting(RunHooks[Any]):
+        async def on_agent_start(self, context: Any, agent: Any) -> None:
+            seen.append("agent_start")
+
+        async def on_llm_start(self, *args: Any) -> None:
+            seen.append("llm_start")
+
+        async def on_llm_end(self, *args: Any) -> None:
+            seen.append("llm_end")
+
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            seen.append(f"start {tool.name}")
+
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+            seen.append(f"end {tool.name}: {result}")
+
+        async def on_agent_end(self, *args: Any) -> None:
+            seen.append("agent_end")
+
+    agent = Agent(name="writer", model=_scripted_openai([LOOK]), tools=guarded_tools(_tools([])))
+    config = RunConfig(tracing_disabled=True)
+    run = asyncio.run(run_guarded(agent, "Write.", Guard(), hooks=Noting(), run_config=config))
+    assert run.decision is None
+    assert seen == [
+        *("agent_start", "llm_start", "llm_end", "start look", "end look: text of p1"),
+        *("llm_start", "llm_end", "agent_end"),
+    ]
+
+
+def test_openai_tools_that_nobody_wrapped_are_counted_and_end_the_run() -> None:
+    from agents import Agent, RunConfig, function_tool
+
+    from guard.adapters.openai_agents import run_guarded
+
+    executed: list[str] = []
+    agent = Agent(name="writer", model=_scripted_openai([LOOK] * 9), tools=[function_tool(_tools(executed)[0])])
+    guard = _declared(Guard())
+    run = asyncio.run(run_guarded(agent, "Write.", guard, run_config=RunConfig(tracing_disabled=True), max_turns=30))
+    assert run.decision is not None
+    assert run.decision.reason is not None
+    assert run.decision.reason.code.value == "repeated_call"
+    assert len(executed) == 4
+    assert any("[guard]" in str(item.get("output")) for item in run.items if item.get("call_id") == "c2")
