@@ -13,6 +13,7 @@ import structlog
 from gateway import metrics
 from gateway.blobs import BlobStoreUnreachable, KeptBlob
 from gateway.item import TERMINAL, Status
+from gateway.store import budgets
 from gateway.store import retention as store
 from gateway.wiring import Services
 
@@ -24,6 +25,8 @@ ROWS_A_ROUND = 500
 BLOBS_A_ROUND = 300
 _SLOW_S = 15.0
 """Between two looks at what is in no hurry: old rows, orphans, leftovers."""
+_HOURLY_S = 3600.0
+"""Between two looks at the days of budgets, of which each look goes through all."""
 _STUCK_MS = 30_000
 """A removal that takes longer belonged to a process that died, or to a store that did not answer."""
 _DAY_MS = 24 * 3600 * 1000
@@ -65,6 +68,7 @@ class Upkeep:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._slow_at = float("-inf")
+        self._days_at = float("-inf")
         self._kept: Iterator[KeptBlob] | None = None
 
     def round(self) -> list[str]:
@@ -125,6 +129,10 @@ class Upkeep:
             if dropped >= limit:
                 self._slow_at = float("-inf")  # there is more: go on in the next round
         self._services.database.transact(store.drop_old_marks)
+        if time.monotonic() - self._days_at > _HOURLY_S:
+            dropped = self._services.database.transact(partial(budgets.drop_old_days, limit=ROWS_A_ROUND))
+            if dropped < ROWS_A_ROUND:
+                self._days_at = time.monotonic()
 
     def _finish_removals(self) -> None:
         with self._services.database.read() as connection:

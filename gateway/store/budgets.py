@@ -28,6 +28,9 @@ DAY_MS = 24 * 3600 * 1000
 MICROS = 1_000_000
 THRESHOLDS = (50, 80, 100)
 """Percent of a day's money at which an event tells of it."""
+DAYS_KEPT = 35
+"""Days whose rows are kept. The service reads today's, and writes to that of a request which is still under way; the others are
+for who adds up a month by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +288,9 @@ def _tell(
         sa.select(budget_days.c.spent_micros, budget_days.c.reserved_micros, budget_days.c.told_percent).where(
             budget_days.c.tenant == name, budget_days.c.day == day
         )
-    ).one()
+    ).first()
+    if row is None:  # the day is not kept any more
+        return
     used = row.spent_micros + row.reserved_micros
     percent = 100 if is_refused or most == 0 else used * 100 // most
     passed = [threshold for threshold in THRESHOLDS if row.told_percent < threshold <= percent]
@@ -313,6 +318,17 @@ def _tell(
                 "day": date_of(day),
             },
         )
+
+
+def drop_old_days(connection: Connection, *, limit: int) -> int:
+    """Days past `DAYS_KEPT`, of all tenants; gives how many rows."""
+    old = (
+        sa.select(budget_days.c.tenant, budget_days.c.day)
+        .where(budget_days.c.day < day_of(now_ms(connection)) - DAYS_KEPT)
+        .limit(limit)
+    )
+    key = sa.tuple_(budget_days.c.tenant, budget_days.c.day)
+    return connection.execute(budget_days.delete().where(key.in_(old))).rowcount
 
 
 # -- items -------------------------------------------------------------------------------------------------------------

@@ -27,14 +27,14 @@ from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Status
 from gateway.retention import Upkeep
 from gateway.settings import Settings
+from gateway.store import budgets, escalations, events, idempotency, items, steps
 from gateway.store import escalation_log as audit
-from gateway.store import escalations, events, idempotency, items, steps
 from gateway.store import retention as store
 from gateway.store.engine import Database
 from gateway.store.steps import StepKind
+from gateway.store.tables import budget_days, guard_records, guard_runs, idempotency_keys, removed_blobs
 from gateway.store.tables import escalations as case_rows
 from gateway.store.tables import events as events_table
-from gateway.store.tables import guard_records, guard_runs, idempotency_keys, removed_blobs
 from gateway.store.tables import items as items_table
 from gateway.wiring import Services
 from tests import media
@@ -367,6 +367,33 @@ def test_old_keys_events_and_runs_go_and_younger_ones_stay(database: Database, b
         assert [row.type for row in events.page(connection, tenant="default", after=0, limit=10)] == ["x"]
         assert list(connection.execute(sa.select(guard_runs.c.id)).scalars()) == [fresh]
         assert set(connection.execute(sa.select(guard_records.c.run_id)).scalars()) <= {fresh}
+
+
+def test_days_of_budgets_go_after_a_month_and_what_is_spent_today_stays(database: Database, blobs: FolderBlobs) -> None:
+    unlimited = {"t": budgets.NO_LIMITS, budgets.ALL: budgets.NO_LIMITS}
+    today = database.transact(lambda c: budgets.reserve(c, "t", 7, unlimited))
+    ages = (1, budgets.DAYS_KEPT, budgets.DAYS_KEPT + 1, 400)
+
+    def spend_before(connection: sa.Connection) -> None:
+        rows = [{"tenant": name, "day": today - age, "spent_micros": 5} for age in ages for name in ("t", budgets.ALL)]
+        connection.execute(budget_days.insert(), rows)
+
+    database.transact(spend_before)
+    Upkeep(services_of(database, blobs)).round()
+    with database.read() as connection:
+        kept = connection.execute(sa.select(budget_days.c.tenant, budget_days.c.day)).all()
+        assert sorted(kept) == sorted(
+            (name, today - age) for age in (0, 1, budgets.DAYS_KEPT) for name in ("t", budgets.ALL)
+        )
+        assert budgets.day_use(connection, "t", today).reserved_micros == 7
+    settle = partial(
+        budgets.settle, tenant="t", reserved=7, spent=3, limits={name: budgets.Limits(9) for name in unlimited}
+    )
+    database.transact(lambda c: settle(c, day=today - 400))  # of a day that is not kept any more
+    database.transact(lambda c: settle(c, day=today))
+    with database.read() as connection:
+        use = budgets.day_use(connection, "t", today)
+        assert (use.reserved_micros, use.spent_micros) == (0, 3)
 
 
 def test_one_part_that_fails_holds_up_no_other(
