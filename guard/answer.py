@@ -12,7 +12,7 @@ from guard.detectors import budget, error_codes, repeat
 from guard.escalation import Escalation
 from guard.finding import END_REASONS, Detector, Finding, ReasonCode, RuleEffect
 from guard.ladder import GuardAction
-from guard.policy import Effect, GuardPolicy, Mode
+from guard.policy import INVALID_ARGUMENTS, Effect, GuardPolicy, Mode
 from guard.redact import redacted_args
 from guard.state import GuardState, incident_of
 from guard.trace import CallView, OutcomeRecord
@@ -209,8 +209,19 @@ def _said(
         code[:_MAX_TOOL_CHARS],
         chosen.detail or "",
         halt_number,
+        _to_mend(state, call, chosen, outcome),
         call.keys.is_json,
     )
+
+
+def _to_mend(state: GuardState, call: CallView, chosen: Finding, outcome: OutcomeRecord | None) -> str:
+    """The code of an identical call's error that only another call can avoid."""
+    if chosen.detector is not Detector.REPEAT:
+        return ""
+    if outcome is not None:
+        return outcome.code or ""
+    is_misfit = error_codes.errors_in_row(state.errors, call.tool, INVALID_ARGUMENTS, state.marks) > 0
+    return INVALID_ARGUMENTS if is_misfit else ""
 
 
 def _done_at(call: CallView, seen: repeat.Seen | None) -> int | None:

@@ -27,6 +27,8 @@ class Said:
     code: str = ""
     detail: str = ""
     halt_number: int = 0
+    mends: str = ""
+    """The error code, where the call itself is to be mended."""
     is_json: bool = True
     """Whether the arguments could be read."""
 
@@ -319,7 +321,7 @@ def _seen(finding: Finding, said: Said, language: Language) -> Wordings:
 
 def _next(action: GuardAction, said: Said, language: Language, pick: int) -> list[str]:
     """What to do: mend the call where the model wrote it wrongly, something else where it was right."""
-    mends = _MENDS[language].get(said.code if said.is_json else _NO_JSON)
+    mends = _MENDS[language].get((said.mends or said.code) if said.is_json else _NO_JSON)
     if mends is None or action is GuardAction.HALT:
         return [_NEXT[language][action][pick]]
     return [_NOT_RUN[language][pick], mends[pick]] if action is GuardAction.BLOCK else [mends[pick]]

@@ -8,35 +8,33 @@
 
 Each `invoke`, `ainvoke`, `stream` and `astream` is a run, and runs may go on side by side. To go on with an earlier run
 (after `guard.resume`), hand in the guard itself, for an agent that serves that run alone. What a tool raises becomes a
-result that the model reads.
+result that the model reads. An answer that does not fit the `response_format` is an error too, so that asking for it again has
+an end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 from uuid import uuid4
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
-from langchain.agents.middleware.types import OmitFromInput, ToolCallRequest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain.agents.middleware.types import ModelRequest, ModelResponse, OmitFromInput, ToolCallRequest
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from guard.adapters.ledger import Clock, Ledger, Pending, as_call, joined
 from guard.adapters.plain import error_text, failure_of
+from guard.adapters.runs import Runs
 from guard.decision import Decision
 from guard.guard import Guard
 from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from guard.results import Outcome
 
 Answer = ToolMessage | Command[Any]
-
-
-_MAX_RUNS = 1_000
 
 
 class GuardState(AgentState[Any]):
@@ -57,10 +55,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
         """`guard` makes the guard of each run; a guard itself is for an agent that has one run at a time."""
         super().__init__()
         self._ledger = Ledger(guard, clock=clock) if isinstance(guard, Guard) else None
-        self._make = guard if not isinstance(guard, Guard) else None
-        self._clock = clock
-        self._runs: OrderedDict[str, Ledger] = OrderedDict()
-        self._lock = threading.Lock()
+        self._runs = None if isinstance(guard, Guard) else Runs(guard, clock)
 
     @property
     def end(self) -> Decision | None:
@@ -68,34 +63,72 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
         return None if self._ledger is None else self._ledger.end
 
     def end_of(self, state: Any) -> Decision | None:
-        """The decision that halted the run with this state; None for one that was not halted."""
-        return self._run_of(state).end
+        """The decision that halted the run with this state; None for one that was not halted. Raises as `guard_of`."""
+        return self._known(state).end
 
     def guard_of(self, state: Any) -> Guard:
-        """The guard of the run with this state. Those of the latest thousand runs are kept."""
-        return self._run_of(state).guard
+        """The guard of the run with this state. Raises LookupError where it is not kept any more.
+
+        Kept are those of all runs that go on, and of the latest thousand that ended.
+        """
+        return self._known(state).guard
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Begin a run."""
-        return None if self._make is None else {"guard_run": uuid4().hex}
+        return None if self._runs is None else {"guard_run": uuid4().hex}
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_agent`."""
         return self.before_agent(state, runtime)
 
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """The run is over."""
+        if self._runs is not None:
+            self._runs.finish(state["guard_run"])
+        return None
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `after_agent`."""
+        return self.after_agent(state, runtime)
+
     def _run_of(self, state: Any) -> Ledger:
-        if self._ledger is not None or self._make is None:
-            assert self._ledger is not None
+        if self._ledger is not None:
             return self._ledger
-        name = state["guard_run"]
-        with self._lock:
-            ledger = self._runs.get(name)
-            if ledger is None:  # a new run, or one that another process began
-                ledger = self._runs[name] = Ledger(self._make(), clock=self._clock)
-            self._runs.move_to_end(name)
-            while len(self._runs) > _MAX_RUNS:
-                self._runs.popitem(last=False)
-            return ledger
+        assert self._runs is not None
+        return self._runs.going_on(state["guard_run"])
+
+    def _known(self, state: Any) -> Ledger:
+        if self._ledger is not None:
+            return self._ledger
+        assert self._runs is not None
+        if "guard_run" not in state:
+            raise LookupError(
+                "This is not the state of a run of this middleware; take the whole state that `invoke` gives."
+            )
+        return self._runs.find(state["guard_run"])
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], ModelResponse[Any]]) -> ModelResponse[Any]:
+        """Judge answers that do not fit the response format: they never come to a tool."""
+        return self._with_misfits(request, handler(request))
+
+    async def awrap_model_call(
+        self, request: Any, handler: Callable[[Any], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return self._with_misfits(request, await handler(request))
+
+    def _with_misfits(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelResponse[Any]:
+        turned_down = {m.tool_call_id: m for m in response.result if isinstance(m, ToolMessage)}
+        if not turned_down or response.structured_response is not None:
+            return response
+        calls = [c for m in response.result if isinstance(m, AIMessage) for c in m.tool_calls if c["id"] in turned_down]
+        ledger = self._run_of(request.state)
+        for pending in ledger.ask(as_call(call["name"], call["args"], call["id"]) for call in calls):
+            message = turned_down[str(pending.call.call_id)]
+            text = _misfit_text(ledger, ledger.take(pending.call), message.text)
+            turned_down[message.tool_call_id] = message.model_copy(update={"content": text})
+        result = [turned_down[m.tool_call_id] if isinstance(m, ToolMessage) else m for m in response.result]
+        return replace(response, result=result)
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -114,11 +147,14 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
         Calls whose arguments are no JSON never come to a tool, so they are closed here; without this the agent would
         end as if it had answered.
         """
-        message = state["messages"][-1]
-        if not isinstance(message, AIMessage):
+        message, answered = _latest(state["messages"])
+        if message is None:
             return None
-        valid = [as_call(call["name"], call["args"], call["id"]) for call in message.tool_calls]
+        unanswered = [call for call in message.tool_calls if call["id"] not in answered]
+        valid = [as_call(call["name"], call["args"], call["id"]) for call in unanswered]
         broken = [as_call(call["name"] or "", call["args"] or "", call["id"]) for call in message.invalid_tool_calls]
+        if not valid and not broken:
+            return None
         ledger = self._run_of(state)
         ledger.ask([*valid, *broken])
         if not broken:
@@ -171,6 +207,25 @@ class GuardMiddleware(AgentMiddleware[Any, Any]):
             pending.answer.cancel()
             raise
         return _settled(ledger, request, pending, answer)
+
+
+def _latest(messages: Sequence[BaseMessage]) -> tuple[AIMessage | None, set[str]]:
+    """The model's message at the end, and ids of its calls that have an answer already."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if not isinstance(message, ToolMessage):
+            return (message if isinstance(message, AIMessage) else None), answered
+        answered.add(message.tool_call_id)
+    return None, answered
+
+
+def _misfit_text(ledger: Ledger, pending: Pending, complaint: str) -> str:
+    """What the model reads where the framework turned its answer down, with complaint."""
+    if not pending.decision.execute:
+        return joined(complaint, ledger.refusal(pending))
+    text = joined(complaint, ledger.settle(pending, Outcome.failed(INVALID_ARGUMENTS, complaint)))
+    pending.answer.set_result(text)
+    return text
 
 
 def _take(ledger: Ledger, request: ToolCallRequest) -> Pending:

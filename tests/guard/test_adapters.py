@@ -754,3 +754,91 @@ def test_openai_tools_that_nobody_wrapped_are_counted_and_end_the_run() -> None:
     assert run.decision.reason.code.value == "repeated_call"
     assert len(executed) == 4
     assert any("[guard]" in str(item.get("output")) for item in run.items if item.get("call_id") == "c2")
+
+
+def _scripted_langchain(messages: list[Any]) -> Any:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    class Scripted(BaseChatModel):
+        asked: int = 0
+
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, asked: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+            calls = messages[self.asked] if self.asked < len(messages) else []
+            self.asked += 1
+            named = [{"name": tool, "args": args, "id": f"{self.asked}.{n}"} for n, (tool, args) in enumerate(calls)]
+            message = AIMessage("" if calls else "done", tool_calls=named)
+            return ChatResult(generations=[ChatGeneration(message=message)])
+
+    return Scripted()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["invoke", "ainvoke"])
+def test_langchain_answers_that_never_fit_the_response_format_are_stopped(is_async: bool) -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.structured_output import ToolStrategy
+    from pydantic import BaseModel
+
+    from guard.adapters.langchain import GuardMiddleware
+
+    class Copy(BaseModel):
+        """The copy."""
+
+        title: str
+
+    def run(messages: list[Any]) -> tuple[Any, Any, Any]:
+        middleware = GuardMiddleware(lambda: _declared(Guard()))
+        model = _scripted_langchain(messages)
+        agent = create_agent(model, _tools([]), middleware=[middleware], response_format=ToolStrategy(Copy))
+        asked: Any = {"messages": [("user", "Write.")]}
+        state = asyncio.run(agent.ainvoke(asked)) if is_async else agent.invoke(asked)
+        return model, state, middleware.end_of(state)
+
+    model, state, end = run([[LOOK], [("Copy", {"titel": "x"})], [("Copy", {"title": "x"})]])
+    assert (state["structured_response"].title, end) == ("x", None)
+    model, state, end = run([[("Copy", {"titel": n * "x"})] for n in range(50)])
+    assert model.asked == 4
+    assert end is not None
+    assert end.escalates
+    assert "[guard]" in state["messages"][-1].text
+    model, state, end = run([[LOOK, LOOK, ("Copy", {"titel": "x"})], [("Copy", {"title": "x"})]])
+    assert end is None
+    assert [m.text for m in state["messages"] if m.type == "tool" and m.name == "look"] == ["text of p1"] * 2
+
+
+def test_langchain_keeps_the_guard_of_a_run_however_many_others_begin_and_end_meanwhile() -> None:
+    from guard.adapters.langchain import GuardMiddleware
+    from guard.adapters.runs import MAX_ENDED
+
+    middleware = GuardMiddleware(Guard)
+    mine = middleware.before_agent({}, None)
+    guard = middleware._run_of(mine).guard
+    states = [middleware.before_agent({}, None) for _ in range(MAX_ENDED + 1)]
+    for state in states:
+        middleware._run_of(state)
+        middleware.after_agent(state, None)
+    assert middleware.guard_of(mine) is guard
+    assert middleware.end_of(states[-1]) is None
+    with pytest.raises(LookupError, match="not kept here"):
+        middleware.end_of(states[0])
+    with pytest.raises(LookupError, match="whole state"):
+        middleware.end_of({"messages": []})
+
+
+def test_runs_that_never_end_are_bounded() -> None:
+    from guard.adapters.runs import MAX_ENDED, MAX_RUNNING, Runs
+
+    runs = Runs(Guard)
+    for number in range(MAX_RUNNING + MAX_ENDED + 2):
+        runs.going_on(str(number))
+    assert runs.find("2") is runs.find("2")
+    with pytest.raises(LookupError):
+        runs.find("0")

@@ -92,6 +92,18 @@ def test_a_call_that_was_written_wrongly_is_told_how_to_mend_it_each_time(
     assert not any("already asked" in text or "Do something different" in text for text in texts)
 
 
+def test_an_identical_call_whose_arguments_do_not_fit_is_told_how_to_mend_it() -> None:
+    guard, call, texts = Guard(tools=TOOLS), ToolCall("look", {"where": 1}), []
+    for _ in range(3):
+        decision = guard.before(call)
+        if decision.execute:
+            decision = guard.after(call, Outcome.failed("INVALID_ARGUMENTS", "'at' is missing"))
+        if decision.reason is not None:
+            texts.append(decision.reason.text)
+    assert ["description" in texts[0], "which argument" in texts[1]] == [True, True]
+    assert "Not run." in texts[1]
+
+
 def _object(args: object) -> dict[str, object]:
     assert isinstance(args, dict)
     return args
