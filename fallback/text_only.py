@@ -61,6 +61,8 @@ class Answer:
     model: str
     input_tokens: int
     output_tokens: int
+    unknown_requests: int = 0
+    """Requests that were made for it before and may have been paid for as well, although their answers never came."""
 
 
 class Model(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fallback.route import Capabilities, Route
-from fallback.text_only import Brief, OutputInvalid, draft, request_text
+from fallback.text_only import Answer, Brief, OutputInvalid, draft, request_text
 from gateway.agent import evidence, offline
 from gateway.agent.executor import (
     LOST,
@@ -18,7 +18,7 @@ from gateway.agent.executor import (
     exhausted_sentence,
     out_of_budget,
 )
-from gateway.agent.journal import Journal, reserved_of
+from gateway.agent.journal import Journal, with_unknown
 from gateway.agent.meter import Meter
 from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
 from gateway.agent.offline_model import OfflineModel
@@ -139,7 +139,7 @@ def _write_by_one_request(
     assert endpoint is not None
     limits = limits_of(item, profile)
     model = OpenAiCompatibleModel(endpoint, deadline_s=limits.seconds)
-    _close_lost_request(journal)
+    _close_lost_request(services, journal)
     text = request_text(brief)
     intent = {"request": 1, "model": endpoint.model, "text": text}
     estimate = meter.single((profile.prompt, text), [picture.part for picture in brief.pictures])
@@ -152,31 +152,29 @@ def _write_by_one_request(
     try:
         made = draft(brief, model, instructions=profile.prompt, check=profile.output_errors)
     except ModelFailed as error:
-        journal.finish(row, {"error": error.code, **(_as_reserved(row) if error.may_have_cost else {})})
+        journal.finish(row, {"error": error.code, **_spent(services, row, unknown=error.unknown_requests)})
         return Failed(error.code, error.public, error.retryable, journal.usage())
     except OutputInvalid as error:
-        journal.finish(
-            row, {"error": error.code, **_spent(services, error.answer.input_tokens, error.answer.output_tokens)}
-        )
+        journal.finish(row, {"error": error.code, **_spent_on(services, row, error.answer)})
         return Failed(error.code, error.public, error.retryable, journal.usage())
     assert made.answer is not None
-    spent = _spent(services, made.answer.input_tokens, made.answer.output_tokens)
-    journal.finish(row, {"text": made.answer.text, **spent})
+    journal.finish(row, {"text": made.answer.text, **_spent_on(services, row, made.answer)})
     return Written({**made.output, "produced_by": made.produced_by}, journal.usage())
 
 
-def _close_lost_request(journal: Journal) -> None:
+def _close_lost_request(services: Services, journal: Journal) -> None:
     """A request whose worker died counts as made and paid for."""
     for row in journal.current:
         if row.kind is StepKind.MODEL and row.outcome is None:
-            journal.finish(row, {"error": LOST, **_as_reserved(row)}, is_progress=False)
+            journal.finish(row, {"error": LOST, **_spent(services, row, unknown=1)}, is_progress=False)
 
 
-def _as_reserved(row: StepRow) -> dict[str, Any]:
-    """What a request counts as whose outcome nobody knows."""
-    return {**reserved_of(row), "at": time.time()}
+def _spent_on(services: Services, row: StepRow, answer: Answer) -> dict[str, Any]:
+    return _spent(services, row, (answer.input_tokens, answer.output_tokens), unknown=answer.unknown_requests)
 
 
-def _spent(services: Services, input_tokens: int, output_tokens: int) -> dict[str, Any]:
+def _spent(services: Services, row: StepRow, tokens: tuple[int, int] = (0, 0), *, unknown: int) -> dict[str, Any]:
+    """What a step cost; requests of which nobody knows what became of them count as what was set aside for each."""
+    input_tokens, output_tokens = with_unknown(row, tokens, requests=unknown)
     cost = services.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
     return {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost), "at": time.time()}

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import structlog
-from pydantic_ai import ModelMessage, ModelResponse, ToolCallPart, ToolDefinition
+from pydantic_ai import ModelMessage, ToolCallPart, ToolDefinition
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
@@ -27,9 +27,9 @@ from gateway.agent.conversation import (
     stored_response,
     tidy,
 )
-from gateway.agent.journal import Journal, as_stored, reserved_of
+from gateway.agent.journal import Journal, as_stored, with_unknown
 from gateway.agent.meter import Estimate, Meter
-from gateway.agent.models import ModelFailed
+from gateway.agent.models import ModelFailed, Reply
 from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Written
 from gateway.agent.packet import case_of, halt_packet, stop_packet
 from gateway.agent.policing import Limits
@@ -75,7 +75,7 @@ class ChatModel(Protocol):
 
     name: str
 
-    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse: ...
+    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Reply: ...
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class AgentRun:
         """A request whose worker died is counted as made and paid for; it is asked again in a step of its own."""
         for row in self.journal.current:
             if row.kind is StepKind.MODEL and row.outcome is None:
-                self._finish_unknown(row, LOST)
+                self._finish_model(row, {"error": LOST}, unknown=1)
 
     def _ask(self) -> WritingOutcome | None:
         """One request; None when it was answered."""
@@ -161,21 +161,19 @@ class AgentRun:
             self._begin_pause()
             raise
         try:
-            response = self.model.respond(messages, tools)
-            outcome = {"response": stored_response(tidy(response, turn=row.seq))}
+            reply = self.model.respond(messages, tools)
         except ModelFailed as error:
-            if error.may_have_cost:
-                self._finish_unknown(row, error.code)
-            else:
-                self._finish_model(row, {"error": error.code}, input_tokens=0, output_tokens=0)
+            self._finish_model(row, {"error": error.code}, unknown=error.unknown_requests)
             return self._model_failed(error)
+        try:
+            outcome = {"response": stored_response(tidy(reply.response, turn=row.seq))}
         except ValueError:
-            self._finish_unknown(row, "model_garbage")
+            self._finish_model(row, {"error": "model_garbage"}, unknown=reply.unknown_requests + 1)
             return self._model_failed(
                 ModelFailed("model_garbage", "The model endpoint's answer cannot be read.", retryable=True)
             )
-        usage = response.usage
-        self._finish_model(row, outcome, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        spent = (reply.response.usage.input_tokens, reply.response.usage.output_tokens)
+        self._finish_model(row, outcome, spent, unknown=reply.unknown_requests)
         return None
 
     def _count(self, decision: Decision) -> None:
@@ -187,26 +185,19 @@ class AgentRun:
         spent = sum((Decimal(str((row.outcome or {}).get("cost", "0"))) for row in self.journal.current), Decimal(0))
         return spent + self.prices.cost(input_tokens=estimate.input_tokens, output_tokens=0) > self.limits.cost
 
-    def _finish_unknown(self, row: StepRow, code: str) -> None:
-        """Nobody knows what became of the request, so it cost what was set aside for it."""
-        reserved = reserved_of(row)
-        self._finish_model(
-            row,
-            {"error": code},
-            input_tokens=reserved["input_tokens"],
-            output_tokens=reserved["output_tokens"],
-        )
-
-    def _finish_model(self, row: StepRow, outcome: Mapping[str, Any], *, input_tokens: int, output_tokens: int) -> None:
-        input_tokens, output_tokens = _counted(input_tokens), _counted(output_tokens)
+    def _finish_model(
+        self, row: StepRow, outcome: Mapping[str, Any], spent: tuple[int, int] = (0, 0), *, unknown: int = 0
+    ) -> None:
+        """`spent` are the tokens that the endpoint reports; of the `unknown` requests each counts as what was set aside."""
+        input_tokens, output_tokens = with_unknown(row, map(_counted, spent), requests=unknown)
         cost = self.prices.cost(input_tokens=input_tokens, output_tokens=output_tokens)
         self.guard.charge(tokens=input_tokens + output_tokens, cost=float(cost), now=self.journal.now())
         assert self.guard.last_record is not None
         metrics.model_requests.labels(str(outcome.get("error", "ok"))).inc()
         metrics.model_tokens.labels("input").inc(input_tokens)
         metrics.model_tokens.labels("output").inc(output_tokens)
-        spent = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost)}
-        stored = {**outcome, **spent, "records": as_stored([self.guard.last_record])}
+        costs = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost": str(cost)}
+        stored = {**outcome, **costs, "records": as_stored([self.guard.last_record])}
         self.journal.finish(row, stored, is_progress=outcome.get("error") != LOST)
 
     def _take_text(self) -> WritingOutcome | None:

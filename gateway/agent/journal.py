@@ -6,7 +6,7 @@ Conversation, guard and costs are all folds over the rows, so any worker can go 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -188,6 +188,13 @@ def reserved_of(row: StepRow) -> Mapping[str, Any]:
         "output_tokens": int(found.get("output_tokens", 0)),
         "cost": str(found.get("cost", "0")),
     }
+
+
+def with_unknown(row: StepRow, spent: Iterable[int], *, requests: int) -> tuple[int, int]:
+    """Input and output tokens of a step: those that are known, and what was set aside for each request of unknown outcome."""
+    reserved = reserved_of(row)
+    input_tokens, output_tokens = spent
+    return input_tokens + requests * reserved["input_tokens"], output_tokens + requests * reserved["output_tokens"]
 
 
 def records_of(row: StepRow) -> list[Record]:

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
@@ -39,20 +40,32 @@ _BASE_DELAY_S = 0.5
 _MAX_DELAY_S = 20.0
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_SAID_BY_A_PROXY = frozenset({502, 504})
+"""Whoever says so has passed the request on, and nobody knows what became of it there."""
 
 
 class ModelFailed(Exception):
     """The model could not be asked, or answered nothing usable; `public` is safe to show.
 
-    `may_have_cost` says that nobody knows whether it was asked: its answer did not come, or could not be read.
+    `unknown_requests` is how many of the requests that were made may have been paid for all the same: the answer did not come,
+    or could not be read.
     """
 
-    def __init__(self, code: str, public: str, *, retryable: bool, may_have_cost: bool = False) -> None:
+    def __init__(self, code: str, public: str, *, retryable: bool, unknown_requests: int = 0) -> None:
         super().__init__(code)
         self.code = code
         self.public = public
         self.retryable = retryable
-        self.may_have_cost = may_have_cost
+        self.unknown_requests = unknown_requests
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The model's next message."""
+
+    response: ModelResponse
+    unknown_requests: int = 0
+    """Requests before the one that was answered that nobody knows the outcome of."""
 
 
 class _TooSlow(Exception):
@@ -96,23 +109,25 @@ class OpenAiCompatibleModel:
 
     def answer(self, request: Request) -> Answer:
         """The model's answer to a single request. Raises `ModelFailed`."""
-        response = self.respond([_message(request)], [])
+        reply = self.respond([_message(request)], [])
+        response = reply.response
         return Answer(
             text="".join(part.content for part in response.parts if isinstance(part, TextPart)),
             model=response.model_name or self.name,
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
+            unknown_requests=reply.unknown_requests,
         )
 
-    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse:
+    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Reply:
         """The model's next message. Raises `ModelFailed`."""
         with tracing.span("model.request", model=self.name) as current:
-            response = asyncio.run(self._respond(list(messages), list(tools)))
-            current.set_attribute("gen_ai.usage.input_tokens", response.usage.input_tokens)
-            current.set_attribute("gen_ai.usage.output_tokens", response.usage.output_tokens)
-            return response
+            reply = asyncio.run(self._respond(list(messages), list(tools)))
+            current.set_attribute("gen_ai.usage.input_tokens", reply.response.usage.input_tokens)
+            current.set_attribute("gen_ai.usage.output_tokens", reply.response.usage.output_tokens)
+            return reply
 
-    async def _respond(self, messages: list[ModelMessage], tools: list[ToolDefinition]) -> ModelResponse:
+    async def _respond(self, messages: list[ModelMessage], tools: list[ToolDefinition]) -> Reply:
         async with (
             httpx2.AsyncClient(timeout=self._endpoint.timeout_s, transport=_BoundedTransport(verify=_tls())) as http,
             AsyncOpenAI(
@@ -175,37 +190,31 @@ def _message(request: Request) -> ModelRequest:
     return ModelRequest(parts=[UserPromptPart(content)], instructions=request.instructions)
 
 
-async def with_retries(
-    once: Callable[[], Awaitable[ModelResponse]], *, attempts: int, deadline: float
-) -> ModelResponse:
+async def with_retries(once: Callable[[], Awaitable[ModelResponse]], *, attempts: int, deadline: float) -> Reply:
     """The first answer of up to `attempts` tries that end before `deadline` (monotonic seconds). Raises `ModelFailed`."""
+    unknown = 0
     for attempt in range(1, attempts + 1):
         try:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise _timed_out()
-            return await asyncio.wait_for(once(), remaining)
-        except ModelFailed:
-            raise
-        except TimeoutError as error:
-            raise _timed_out() from error
+            return Reply(await asyncio.wait_for(once(), deadline - time.monotonic()), unknown)
         except Exception as error:  # a client's parser may raise anything for an answer that is none
             failure = _failure(error)
+            unknown += failure.unknown_requests
             delay_s = _delay_s(error, attempt)
             is_last = attempt == attempts or time.monotonic() + delay_s >= deadline
             log.warning("model.request_failed", code=failure.code, attempt=attempt, is_last=is_last)
             if not failure.retryable or is_last:
+                failure.unknown_requests = unknown
                 raise failure from error
             await asyncio.sleep(delay_s)
     raise AssertionError("the last attempt returns or raises")
 
 
 def _timed_out() -> ModelFailed:
-    return ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True, may_have_cost=True)
+    return ModelFailed("model_timeout", "The model took too long. Try again later.", retryable=True, unknown_requests=1)
 
 
 def _failure(error: Exception) -> ModelFailed:
-    if isinstance(error, _TooSlow) or isinstance(error.__cause__, APITimeoutError):
+    if isinstance(error, _TooSlow | TimeoutError) or isinstance(error.__cause__, APITimeoutError):
         return _timed_out()
     if isinstance(error, ModelHTTPError):
         if error.status_code in {401, 403}:
@@ -220,16 +229,17 @@ def _failure(error: Exception) -> ModelFailed:
             "model_error",
             f"The model endpoint answered with HTTP {error.status_code}.",
             retryable=error.status_code in _RETRYABLE_STATUS,
+            unknown_requests=int(error.status_code in _SAID_BY_A_PROXY),
         )
     if isinstance(error, ModelAPIError) and not isinstance(error.__cause__, ValueError):
         return ModelFailed(
             "model_unreachable",
             "The model endpoint cannot be reached. Try again later.",
             retryable=True,
-            may_have_cost=not isinstance(_root_of(error), httpx2.ConnectError | httpx2.ConnectTimeout),
+            unknown_requests=int(not isinstance(_root_of(error), httpx2.ConnectError | httpx2.ConnectTimeout)),
         )
     return ModelFailed(
-        "model_garbage", "The model endpoint's answer cannot be read.", retryable=True, may_have_cost=True
+        "model_garbage", "The model endpoint's answer cannot be read.", retryable=True, unknown_requests=1
     )
 
 
@@ -241,13 +251,18 @@ def _root_of(error: BaseException) -> BaseException:
 
 
 def _delay_s(error: Exception, attempt: int) -> float:
-    """Full jitter: anything between nothing and an exponentially growing bound; at least what the endpoint asks for."""
+    """Full jitter: anything between nothing and an exponentially growing bound, on top of what the endpoint asks for."""
     bound = min(_MAX_DELAY_S, _BASE_DELAY_S * 2**attempt)
-    asked = _retry_after_s(error)
-    return max(asked, random.uniform(0, bound))  # noqa: S311 - spreads retries, guards nothing
+    return _retry_after_s(error) + random.uniform(0, bound)  # noqa: S311 - spreads retries, guards nothing
 
 
 def _retry_after_s(error: Exception) -> float:
+    """What the endpoint asks for, as a number or a date."""
     response = getattr(error.__cause__, "response", None)
-    value = None if response is None else response.headers.get("retry-after")
-    return min(float(value), 60.0) if value and value.isascii() and value.replace(".", "", 1).isdigit() else 0.0
+    value = "" if response is None else response.headers.get("retry-after", "").strip()
+    if value.isascii() and value.replace(".", "", 1).isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

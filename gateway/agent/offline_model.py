@@ -20,6 +20,7 @@ from pydantic_ai import (
 )
 
 from fallback.text_only import Brief, SourceText
+from gateway.agent.models import Reply
 from gateway.agent.offline import PRODUCED_BY, offline_draft
 from prefilters.facts import FactValue
 from prefilters.media import MediaKind
@@ -49,7 +50,7 @@ class OfflineModel:
         self._seen = seen
         self._spoken = {part for part, facts in seen if facts.get("audio.transcribed")}
 
-    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> ModelResponse:
+    def respond(self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Reply:
         """The next call of its plan; the draft once all is read; a sentence when it may not hand it in."""
         open_tools = {tool.name for tool in tools}
         called = _called(messages)
@@ -58,11 +59,14 @@ class OfflineModel:
                 if tool == "transcribe" and part not in self._spoken:
                     continue
                 if tool in open_tools and (tool, part) not in called:
-                    return ModelResponse(parts=[ToolCallPart(tool, {"file": part})], model_name=self.name)
+                    return self._says(ToolCallPart(tool, {"file": part}))
         if "save_copy" in open_tools and not any(name == "save_copy" for name, _ in called):
             copy = offline_draft(self._with_sources(_returned(messages)), self._seen)
-            return ModelResponse(parts=[ToolCallPart("save_copy", copy)], model_name=self.name)
-        return ModelResponse(parts=[TextPart("Nothing is left to read.")], model_name=self.name)
+            return self._says(ToolCallPart("save_copy", copy))
+        return self._says(TextPart("Nothing is left to read."))
+
+    def _says(self, part: ToolCallPart | TextPart) -> Reply:
+        return Reply(ModelResponse(parts=[part], model_name=self.name))
 
     def _with_sources(self, returned: Mapping[tuple[str, str], Any]) -> Brief:
         sources: list[SourceText] = []

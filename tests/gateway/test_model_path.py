@@ -160,6 +160,32 @@ def test_overloaded_model_is_asked_again_when_it_says(client: httpx.Client, stub
     assert len(stub.requests) == 2
 
 
+CUT = Scripted(body=b'{"id": "chatcmpl', cut=True)
+RESERVE = 2000  # output tokens that are set aside for a request
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "output_tokens"),
+    [
+        pytest.param([CUT, completion(json.dumps(COPY))], "succeeded", RESERVE + 300, id="then an answer"),
+        pytest.param(
+            [failure(504), completion(json.dumps(COPY))], "succeeded", RESERVE + 300, id="proxy, then an answer"
+        ),
+        pytest.param([failure(503), completion(json.dumps(COPY))], "succeeded", 300, id="a refusal, then an answer"),
+        pytest.param([CUT, failure(429)], "failed", RESERVE, id="then a refusal"),
+        pytest.param([CUT, CUT], "failed", 2 * RESERVE, id="twice"),
+        pytest.param([failure(429), failure(429)], "failed", 0, id="two refusals"),
+    ],
+)
+def test_each_request_whose_answer_was_lost_counts_as_spent(
+    client: httpx.Client, stub: ModelStub, name: str, answers: list[Scripted], status: str, output_tokens: int
+) -> None:
+    stub.script(*answers)
+    item = written(client, {"title": name, "text": status})
+    assert (item["status"], item["usage"]["output_tokens"]) == (status, output_tokens)
+    assert (item["usage"]["cost"] == "0") == (output_tokens == 0)
+
+
 def test_answer_in_a_code_fence_is_read(client: httpx.Client, stub: ModelStub, name: str) -> None:
     stub.script(completion(f"Here it is:\n```json\n{json.dumps(COPY)}\n```\nAnything else?"))
     assert written(client, {"title": name})["result"]["title"] == COPY["title"]
