@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from gateway import outcome
+from gateway import outcome, rule_metrics
 from gateway import submission as submissions
 from gateway.blobs import BlobWriter, StoredBlob
 from gateway.decision import ScreenedFile, decide, is_settled_by_edge
@@ -117,7 +117,7 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
     _refuse_early(services, incoming)
     try:
         files = [keep(services, file, tenant=incoming.tenant, profile=incoming.profile) for file in incoming.files]
-        return store_naming_files(
+        accepted = store_naming_files(
             services,
             incoming.tenant,
             files,
@@ -137,6 +137,9 @@ def accept(services: Services, incoming: Incoming, *, scope: str, claim_as: str 
         if is_database_full(error):
             raise StorageFull from error
         raise
+    if accepted.duplicate_of is None and is_settled_by_edge(files, incoming.profile):
+        rule_metrics.count(files)
+    return accepted
 
 
 def _refuse_early(services: Services, incoming: Incoming) -> None:

@@ -42,6 +42,12 @@ idempotent_replays = Counter(
 refused_uploads = Counter(
     "sluicegate_refused_uploads", "Uploads refused at the door, by reason", ["reason"], registry=registry
 )
+rule_hits = Counter(
+    "sluicegate_rule_hits",
+    "Matches of edge rules on files of items that were decided, by rule and mode",
+    ["rule", "mode"],
+    registry=registry,
+)
 guard_decisions = Counter(
     "sluicegate_guard_decisions",
     "Decisions of the guard on the agent's tool calls",

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.engine import Connection
 
 from fallback.route import CAPABILITIES, Route
-from gateway import outcome
+from gateway import outcome, rule_metrics
 from gateway.agent.outcome import Escalated, Failed, Halted, Written
 from gateway.blobs import BlobStoreUnreachable, BlobUnusable
 from gateway.decision import Decision, ScreenedFile, decide, is_settled_by_edge
@@ -132,6 +132,7 @@ def inspect(
         return is_kept and (not decision.is_rejected or outcome.rejected(connection, lease, decision))
 
     _write(services, settle)
+    rule_metrics.count(files)
     return decision
 
 
@@ -159,6 +160,8 @@ def inspect_edge(services: Services, lease: Lease) -> bool:
         return outcome.handed_back(connection, lease, reason=item_store.EDGE_PASSED if is_measured else "edge_late")
 
     _write(services, settle)
+    if is_settled_by_edge(files, profile):
+        rule_metrics.count(files)
     return is_measured
 
 

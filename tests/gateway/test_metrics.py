@@ -29,6 +29,23 @@ def test_a_refused_photo_shows_in_the_counters_and_in_the_gauges(client: httpx.C
     assert until(lambda: value(client.get("/metrics").text, gauge) >= 1, within_s=15)
 
 
+def test_rules_that_matched_are_counted_once_for_each_file(client: httpx.Client, name: str) -> None:
+    """Whether headers refuse it, or its pixels do while its caller waits."""
+
+    def hits(rule: str) -> float:
+        return value(client.get("/metrics").text, f'sluicegate_rule_hits_total{{mode="active",rule="{rule}"}}')
+
+    whole = media.label_photo(long_side=900)
+    for picture in (media.thumbnail(), whole[: len(whole) // 2]):
+        files = {"p1": ("p.png", picture, "image/png")}
+        answer = client.post("/v1/items", data={"external_id": name, "on_duplicate": "new"}, files=files).json()
+        assert answer["status"] == "rejected", answer
+        rule = answer["decision"]["problem"]["rule"]
+        before = hits(rule)
+        client.post("/v1/items", data={"external_id": name, "on_duplicate": "new"}, files=files)
+        assert hits(rule) == before + 1
+
+
 def test_metrics_hold_nothing_that_a_caller_sent(client: httpx.Client, name: str) -> None:
     client.post("/v1/items", data={"external_id": name, "title": f"title {name}"}, headers={"Prefer": "wait=10"})
     assert name not in client.get("/metrics").text
