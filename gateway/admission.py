@@ -68,6 +68,8 @@ class Admitted:
 
     tenant: str
     announced_bytes: int
+    items: int = 1
+    """0 where it brings files to an item that is there already."""
     is_settled: bool = False
 
 
@@ -81,11 +83,11 @@ class _Coming:
         self.all_bytes = 0
 
     def count(self, upload: Admitted, by: int = 1) -> None:
-        self.items[upload.tenant] += by
+        self.items[upload.tenant] += by * upload.items
         self.bytes[upload.tenant] += by * upload.announced_bytes
-        self.all_items += by
+        self.all_items += by * upload.items
         self.all_bytes += by * upload.announced_bytes
-        if not self.items[upload.tenant]:
+        if not self.items[upload.tenant] and not self.bytes[upload.tenant]:
             del self.items[upload.tenant], self.bytes[upload.tenant]
 
 
@@ -141,12 +143,13 @@ class Admission:
         finally:
             self._lock.release()
 
-    def admit(self, tenant: str, *, announced_bytes: int) -> Admitted | Refusal:
+    def admit(self, tenant: str, *, announced_bytes: int, is_new: bool = True) -> Admitted | Refusal:
         """Let an upload of this size in, or say why it may not come in now.
 
-        One that is let in counts until it is settled, and after that until a look has seen what became of it.
+        One that is let in counts until it is settled, and after that until a look has seen what became of it. What belongs to
+        an item that is there already (not `is_new`) is asked for its room on the disk alone.
         """
-        upload = Admitted(tenant, announced_bytes)
+        upload = Admitted(tenant, announced_bytes, items=int(is_new))
         with self._counting:
             reason = self._reason(upload)
             if reason is None:
@@ -168,6 +171,8 @@ class Admission:
         waiting, own = self._total, self._waiting.get(tenant, backlog.NOTHING)
         if self._free_bytes - coming.all_bytes - upload.announced_bytes < limits.min_free_bytes:
             return Overload.DISK_LOW
+        if not upload.items:
+            return None
         if (
             waiting.items + coming.all_items >= limits.max_waiting
             or waiting.bytes + coming.all_bytes + upload.announced_bytes > limits.max_waiting_bytes

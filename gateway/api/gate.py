@@ -116,7 +116,9 @@ class Gate:
             self._check_length(headers)
         if method == "POST" and path.rstrip("/") == "/v1/items":
             _check_submission_headers(headers)
-            scope["state"]["admitted"] = await self._admit(principal, headers)
+            scope["state"]["admitted"] = await self._admit(principal, headers, is_new=True)
+        elif method == "POST" and _brings_files(path, headers):
+            scope["state"]["admitted"] = await self._admit(principal, headers, is_new=False)
 
     async def _check_console(self, scope: Scope, body: IncomingBody) -> tuple[ASGIApp | None, Receive]:
         """Who is not logged in sees the login page alone; a change needs the session's CSRF token, whichever page it is of."""
@@ -159,20 +161,21 @@ class Gate:
             _check_is_local(headers)
         return await run_in_threadpool(self._authenticator.keyless)
 
-    async def _admit(self, principal: Principal, headers: Headers) -> Admitted:
+    async def _admit(self, principal: Principal, headers: Headers, *, is_new: bool) -> Admitted:
         """Refuse an upload while new work is paused, too much waits or the disk runs low, before its body is read.
 
+        Files for an item that was accepted before (not `is_new`) are refused for the disk alone.
         One that is let in must be settled when its request ends.
         """
-        if not self._switches.is_fresh:
+        if is_new and not self._switches.is_fresh:
             await run_in_threadpool(self._switches.look)
-        if self._switches.latest.new_work.is_paused:
+        if is_new and self._switches.latest.new_work.is_paused:
             raise _paused(self._switches.latest.new_work)
         if not self._admission.is_fresh:
             await run_in_threadpool(self._admission.look)
         declared = headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else self._max_bytes  # without a length it may be any
-        answer = self._admission.admit(principal.tenant, announced_bytes=announced)
+        answer = self._admission.admit(principal.tenant, announced_bytes=announced, is_new=is_new)
         if isinstance(answer, Admitted):
             return answer
         metrics.refused_uploads.labels(answer.reason.value).inc()
@@ -261,6 +264,12 @@ def too_large(limit: int) -> ApiProblem:
         f"The request has more than {limit:,} bytes. Send fewer or smaller files.",
         extra={"limit_bytes": limit},
     )
+
+
+def _brings_files(path: str, headers: Headers) -> bool:
+    """Whether this is a submitter's answer with files."""
+    media_type, _ = media_type_of(headers.get("content-type"))
+    return path.startswith("/v1/items/") and path.endswith("/info") and media_type == "multipart/form-data"
 
 
 def _check_submission_headers(headers: Headers) -> None:

@@ -89,3 +89,18 @@ def test_what_one_tenant_is_sending_takes_no_room_from_another(database: Databas
     admission.look()
     answers = [admission.admit(tenant, announced_bytes=10) for tenant in ("a", "a", "a", "b")]
     assert [isinstance(answer, Admitted) for answer in answers] == [True, True, False, True]
+
+
+def test_files_for_an_item_that_is_there_are_taken_although_no_further_item_is(
+    database: Database, tmp_path: Path
+) -> None:
+    admission = Admission(database, tmp_path, AdmissionLimits(max_waiting=1, tenant_max_waiting=1, min_free_bytes=0))
+    admission.look()
+    assert isinstance(admission.admit("a", announced_bytes=10), Admitted)
+    assert isinstance(admission.admit("a", announced_bytes=10), Refusal)
+    more = admission.admit("a", announced_bytes=10, is_new=False)
+    assert isinstance(more, Admitted)
+    admission.settle(more)
+    admission.look()
+    assert isinstance(admission.admit("a", announced_bytes=10), Refusal)
+    assert admission.admit("a", announced_bytes=10**18, is_new=False) == Refusal(Overload.DISK_LOW, 30)

@@ -165,6 +165,9 @@ def test_uploads_are_refused_before_the_disk_is_full_and_taken_again_without_a_r
         assert answer.json()["code"] == "storage_full"
         assert "retry-after" in answer.headers
         assert service.client().get("/v1/items").json()["items"] == []
+        late = service.client().post("/v1/items/itm_none/info", files={"p1": ("p.jpg", PHOTO, "image/jpeg")})
+        assert (late.status_code, late.json()["code"]) == (507, "storage_full")
+        assert service.incoming == []
 
 
 def test_reads_go_on_and_uploads_are_taken_while_the_decoders_stand_still(tmp_path: Path) -> None:
