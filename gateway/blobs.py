@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol
 
+from gateway.copies import Copies
+
 _HEAD_BYTES = 4096
 _HELD_BYTES = 1024 * 1024
 """Of one upload in memory before it goes to its file."""
@@ -171,6 +173,10 @@ class Blobs(Protocol):
     def remove_leftovers(self) -> int:
         """Delete what a killed process left half-written; gives how many files."""
 
+    @property
+    def copies(self) -> Copies | None:
+        """What this machine has of files that are kept elsewhere; None where they are kept here."""
+
 
 class FolderBlobs:
     """Blobs in a local folder: `<root>/by-tenant/<tenant>/<sha256>`.
@@ -184,6 +190,11 @@ class FolderBlobs:
         self._incoming.mkdir(parents=True, exist_ok=True)
         self._syncs = _GroupSync()
         self._checked = _CheckedFiles()
+
+    @property
+    def copies(self) -> Copies | None:
+        """None: the folder is the store."""
+        return None
 
     def writer(self) -> BlobWriter:
         """Room for one upload."""

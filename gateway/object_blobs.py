@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +22,7 @@ from gateway.blobs import (
     KeptBlob,
     StoredBlob,
 )
+from gateway.copies import Copies
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,8 +34,6 @@ _CHUNK_BYTES = 1 << 20
 _MULTIPART_FROM_BYTES = 16 << 20
 _CONNECT_S, _REQUEST_S, _RETRY_S = 5, 120, 20
 _RETRIES = 3
-_IN_USE_S = 600
-"""A local copy that was handed out within this time is not removed: a decoder may be about to open it."""
 _PROBE = ".writable"
 _LISTED = 500
 """Names that one answer of the bucket has."""
@@ -80,7 +76,12 @@ class ObjectBlobs:
     def __init__(self, store: S3Store, folder: Path, *, cache_bytes: int) -> None:
         self._store = store
         self._local = FolderBlobs(folder)
-        self._copies = _Copies(folder / "by-tenant", cache_bytes)
+        self._copies = Copies(folder / "by-tenant", cache_bytes)
+
+    @property
+    def copies(self) -> Copies:
+        """Those in the local folder."""
+        return self._copies
 
     def writer(self) -> BlobWriter:
         """Room for one upload."""
@@ -94,15 +95,17 @@ class ObjectBlobs:
                 obstore.put(self._store, name, blob.path, use_multipart=blob.bytes >= _MULTIPART_FROM_BYTES)
         except BaseError as error:
             raise BlobStoreUnreachable(type(error).__name__) from error
-        return self._copies.add(self._local.keep(tenant, blob))
+        try:
+            return self._copies.add(self._copies.touch(self._local.keep(tenant, blob), is_written=True))
+        except FileNotFoundError:  # there was one already, and it was just removed
+            return self.path(tenant, blob.sha256)
 
     def path(self, tenant: str, sha256: str) -> Path:
         """A local copy, fetched where there is none; its digest is checked either way. Raises `BlobUnusable`."""
         try:
-            path = self._local.path(tenant, sha256)
-        except BlobUnusable:
-            path = self._fetch(tenant, sha256)
-        return self._copies.touch(path)
+            return self._copies.touch(self._local.path(tenant, sha256))
+        except (BlobUnusable, FileNotFoundError):  # there is none, or a damaged one, or it was just removed
+            return self._copies.touch(self._fetch(tenant, sha256))
 
     def holds(self, tenant: str, sha256: str) -> bool:
         """Whether the bucket has a file of this digest. Raises `BlobStoreUnreachable`."""
@@ -169,40 +172,3 @@ class ObjectBlobs:
 
 def _name(tenant: str, sha256: str) -> str:
     return f"{tenant}/{sha256[:2]}/{sha256}"
-
-
-class _Copies:
-    """Local copies, the ones that were used longest ago removed when there are too many bytes of them."""
-
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder = folder
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._bytes = sum(status.st_size for _, status in self._all())
-
-    def add(self, path: Path) -> Path:
-        """Count a new copy, and make room if that is too much. The same copy counted twice is put right at the next look."""
-        with self._lock:
-            self._bytes += path.stat().st_size
-            if self._bytes > self._most_bytes:
-                self._make_room()
-        return path
-
-    def touch(self, path: Path) -> Path:
-        """This copy is about to be used."""
-        os.utime(path, (time.time(), path.stat().st_mtime))
-        return path
-
-    def _make_room(self) -> None:
-        """Down to nine tenths, so that not every new copy has to look through the folder."""
-        copies = sorted(self._all(), key=lambda copy: copy[1].st_atime)
-        self._bytes = sum(status.st_size for _, status in copies)
-        used_before = time.time() - _IN_USE_S
-        for path, status in copies:
-            if self._bytes <= self._most_bytes * 0.9 or status.st_atime > used_before:
-                return
-            path.unlink(missing_ok=True)
-            self._bytes -= status.st_size
-
-    def _all(self) -> list[tuple[Path, os.stat_result]]:
-        return [(path, path.stat()) for path in self._folder.glob("*/*") if path.is_file()]

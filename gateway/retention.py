@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import structlog
 
 from gateway import metrics
 from gateway.blobs import BlobStoreUnreachable, KeptBlob
+from gateway.copies import Copy
 from gateway.item import TERMINAL, Status
 from gateway.store import budgets
 from gateway.store import retention as store
@@ -23,8 +25,11 @@ ACTOR = "system:retention"
 ITEMS_A_ROUND = 100
 ROWS_A_ROUND = 500
 BLOBS_A_ROUND = 300
+COPIES_A_ROUND = 1000
+"""Copies on this machine: no store is asked for them."""
 _SLOW_S = 15.0
-"""Between two looks at what is in no hurry: old rows, orphans, leftovers."""
+"""Between two looks at what is in no hurry: old rows, orphans, leftovers, copies."""
+_END_S = 2.0
 _HOURLY_S = 3600.0
 """Between two looks at the days of budgets, of which each look goes through all."""
 _STUCK_MS = 30_000
@@ -62,6 +67,67 @@ def remove_files(services: Services, tenant: str, marked: tuple[str, ...] | list
     return len(gone)
 
 
+class CopiesUpkeep:
+    """Lets go of copies on this machine, a piece a round: of files that no item names any more, and those long unused."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._left: Iterator[Copy] | None = None
+
+    def round(self) -> int:
+        """Look at the next copies; gives how many were removed."""
+        copies = self._services.blobs.copies
+        if copies is None:
+            return 0
+        if self._left is None:
+            self._left = copies.all()
+        looked_at = list(islice(self._left, COPIES_A_ROUND))
+        if len(looked_at) < COPIES_A_ROUND:
+            self._left = None  # through: begin anew next time
+        dropped = [copy for copy in self._useless(looked_at) if copies.drop(copy)]
+        if dropped:
+            copies.discount(sum(copy.bytes for copy in dropped))
+            log.info("blobs.copies_removed", files=len(dropped))
+        return len(dropped)
+
+    def _useless(self, looked_at: list[Copy]) -> Iterator[Copy]:
+        settings, now = self._services.settings, time.time()
+        by_tenant: dict[str, dict[str, Copy]] = defaultdict(dict)
+        for copy in looked_at:
+            if copy.used_at < now - settings.blob_copy_s:
+                yield copy
+            elif copy.written_at < now - settings.orphan_age_s:  # else its item may not be stored yet
+                by_tenant[copy.tenant][copy.sha256] = copy
+        for tenant, found in by_tenant.items():
+            with self._services.database.read() as connection:
+                unnamed = store.unnamed(connection, tenant, found)
+            yield from (found[digest] for digest in unnamed)
+
+
+class CopiesThread:
+    """The same for as long as the process runs, where no sweeper does it: beside an API."""
+
+    def __init__(self, services: Services) -> None:
+        self._upkeep = CopiesUpkeep(services)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
+        if services.blobs.copies is not None:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Look no more; returns when the piece in hand is done, or after a few seconds."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_SLOW_S):
+            try:
+                self._upkeep.round()
+            except Exception:
+                log.exception("retention.failed", part="copies")
+
+
 class Upkeep:
     """One process's share; several at once share the work, since each change is conditional."""
 
@@ -70,6 +136,7 @@ class Upkeep:
         self._slow_at = float("-inf")
         self._days_at = float("-inf")
         self._kept: Iterator[KeptBlob] | None = None
+        self._copies = CopiesUpkeep(services)
 
     def round(self) -> list[str]:
         """Go on with everything that is due. Gives the ids of the items that changed."""
@@ -85,6 +152,7 @@ class Upkeep:
                 ("marked", self._finish_removals),
                 ("orphans", self._remove_orphans),
                 ("leftovers", self._remove_leftovers),
+                ("copies", self._drop_copies),
             ]
         for name, part in parts:
             try:
@@ -159,6 +227,9 @@ class Upkeep:
             marked = self._services.database.transact(partial(store.mark_unnamed, tenant=tenant, digests=digests))
             removed = remove_files(self._services, tenant, marked)
             log.info("blobs.orphans_removed", tenant=tenant, files=removed)
+
+    def _drop_copies(self) -> None:
+        self._copies.round()
 
     def _remove_leftovers(self) -> None:
         removed = self._services.blobs.remove_leftovers()

@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     blob_secret_access_key: SecretStr | None = None
     blob_cache_bytes: Annotated[int, Field(gt=0)] = 2 * 1024**3
     """Bytes of local copies of what is in the bucket."""
+    blob_copy_s: Annotated[float, Field(gt=0)] = 24 * 3600.0
+    """Seconds after which such a copy that nobody has used is removed."""
     profiles_dir: Path | None = None
     """Folder with profiles of your own beside the shipped ones."""
     rules_file: Path | None = None
@@ -88,6 +90,8 @@ class Settings(BaseSettings):
     """Processes that decode; as many as there are cores, and at least two."""
     ocr_workers: Annotated[int, Field(ge=1, le=64, default_factory=lambda: min(64, max(1, _cores() // 2)))]
     """Processes that read text in pictures; half as many as there are cores."""
+    warm_start: bool = True
+    """Load decoders, their models and the writer when a process starts, not with its first item."""
     worker_concurrency: Annotated[int, Field(ge=1, le=256)] = 4
     """Items that one worker process works on at the same time."""
     lease_s: Annotated[float, Field(gt=0)] = 15.0

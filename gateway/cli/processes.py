@@ -21,6 +21,7 @@ from gateway.api.connection import bounded_connection
 from gateway.api.gate import Gate
 from gateway.app import create_app
 from gateway.cli.supervisor import SUPERVISOR_VARIABLE, ready_line
+from gateway.retention import CopiesThread
 from gateway.settings import DispatchMode, Settings
 from gateway.telemetry import configure_logging
 from gateway.webhooks.parts import open_delivery, open_relay
@@ -80,6 +81,7 @@ def run_api(settings: Settings) -> None:
     end_tracing = tracing.start(settings.otlp_url, "api")
     services = open_services(settings)
     services.blobs.remove_leftovers()
+    copies = CopiesThread(services)
     gate = create_app(services)
     config = uvicorn.Config(
         gate if settings.otlp_url is None else tracing.Traced(gate),
@@ -98,6 +100,7 @@ def run_api(settings: Settings) -> None:
     try:
         server.run()
     finally:
+        copies.end()
         services.close()
         end_tracing()
 
