@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from guard import Counting, Effect, Guard, GuardAction, GuardPolicy, Trace
+from guard import Counting, Effect, Guard, GuardAction, GuardPolicy, Trace, TraceError
 from guard.call import canonical_args
 from guard.casefile import Case, RecordedCall, case_of, read_runs
 
@@ -229,11 +229,13 @@ class Row:
         if case.kind == "loop" and not case.stretch:
             self.loops += 1
             self.ever += played.halted_at is not None
-            self.on_time += played.halted_at is not None and played.halted_at <= case.expect["halt_at_most"]
+            self.on_time += played.halted_at is not None and played.halted_at <= case.expect.get(
+                "halt_at_most", len(case.calls)
+            )
             self.halts.append(played.halted_at or len(case.calls))
         elif case.kind == "legit":
             self.honest += 1
-            allowed = GuardAction(case.expect["never_above"])
+            allowed = GuardAction(case.expect.get("never_above", "allow"))
             self.disturbed += any(level.severity > allowed.severity for level in played.levels)
 
     def as_json(self) -> dict[str, Any]:
@@ -256,7 +258,12 @@ def runs_of(paths: Iterable[Path]) -> Iterator[Case]:
         if path.is_dir():
             yield from runs_of(sorted(path.rglob("*.jsonl")))
             continue
-        found = read_runs(path.read_text("utf-8"), str(path))
+        try:
+            found = read_runs(path.read_text("utf-8"))
+        except TraceError as error:
+            raise SystemExit(f"{path}: {error.public}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{path}: {error}") from error
         yield from [case_of(found, path.name)] if isinstance(found, Trace) else found
 
 
@@ -291,6 +298,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     chosen = parser.parse_args()
     cases = list(runs_of(chosen.paths or [ROOT / "tests/cases/loops.jsonl", ROOT / "tests/cases/recorded.jsonl"]))
+    if not cases:
+        parser.error("no runs stand there; folders are searched for files named *.jsonl")
     rows = measure(cases)
     kinds = Counter("stretch" if case.stretch else case.kind for case in cases)
     if chosen.json:

@@ -11,7 +11,7 @@ from guard.call import ToolCall
 from guard.guard import Guard
 from guard.policy import Effect, GuardPolicy, ToolTraits
 from guard.results import Outcome
-from guard.trace import Trace, TraceError
+from guard.trace import Trace, TraceError, lines_of, why
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,22 @@ class Case:
     """Known to be hard."""
 
 
-def read_runs(text: str, name: str) -> list[Case] | Trace:
+def read_runs(text: str) -> list[Case] | Trace:
     """The cases of a case file, or the trace that the file holds; by what stands in its first line.
 
     Raises TraceError that names the line.
     """
-    lines = text.splitlines()
-    first = next((line for line in lines if line.strip()), "")
+    lines = lines_of(text)
+    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (1, ""))
     if not first:
-        raise TraceError(f"{name}: the file is empty")
+        raise TraceError("the file is empty")
     try:
-        is_case_file = "calls" in json.loads(first)
-    except (ValueError, TypeError, RecursionError) as exc:
-        raise TraceError(f"{name}: line 1: not a JSON object") from exc
-    return list(_read_cases(lines)) if is_case_file else Trace.from_jsonl(text)
+        stored = json.loads(first)
+    except (ValueError, RecursionError) as exc:
+        raise TraceError(f"line {number}: {why(exc)}") from exc
+    if not isinstance(stored, dict):
+        raise TraceError(f"line {number}: not a JSON object")
+    return list(_read_cases(lines)) if "calls" in stored else Trace.from_jsonl(text)
 
 
 def case_of(trace: Trace, case_id: str) -> Case:
@@ -90,14 +92,24 @@ def _read_cases(lines: Iterable[str]) -> Iterable[Case]:
         try:
             yield _read_case(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-            raise TraceError(f"line {number}: not a case ({exc!r})") from exc
+            raise TraceError(f"line {number}: not a case: {why(exc)}") from exc
+
+
+def _name_of(tool: object) -> str:
+    if not isinstance(tool, str):
+        raise ValueError("`tool` is no text")  # noqa: TRY004 - one kind of complaint for all that a line may say
+    return tool
+
+
+def _effect_of(name: object) -> Effect:
+    return ToolTraits.from_mapping({"effect": name}).effect
 
 
 def _read_case(stored: Mapping[str, Any]) -> Case:
     hints = stored.get("tool_hints", {})
     tools = {
-        call["tool"]: ToolTraits(
-            Effect.MUTATING if call["effect"] == "write" else Effect.READ_ONLY,
+        _name_of(call["tool"]): ToolTraits(
+            _effect_of(call["effect"]),
             poller=bool(hints.get(call["tool"], {}).get("poll", False)),
             ignore_args=tuple(hints.get(call["tool"], {}).get("ignore_args", ())),
         )
@@ -114,5 +126,10 @@ def _read_case(stored: Mapping[str, Any]) -> Case:
         for number, call in enumerate(stored["calls"], 1)
     )
     return Case(
-        stored["id"], calls, tools, stored.get("kind", "unknown"), stored.get("expect", {}), bool(stored.get("stretch"))
+        str(stored["id"]),
+        calls,
+        tools,
+        stored.get("kind", "unknown"),
+        stored.get("expect", {}),
+        bool(stored.get("stretch")),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -87,7 +87,17 @@ def _loader(kind: Any) -> _Load:
 def _of_dataclass(kind: Any) -> _Load:
     hints = get_type_hints(kind)
     readers = [(f.name, _loader(hints[f.name])) for f in fields(kind)]
-    return lambda stored: kind(**{name: read(stored[name]) for name, read in readers if name in stored})
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+
+    def read(stored: Any) -> Any:
+        values = {name: read(stored[name]) for name, read in readers if name in stored}
+        try:
+            return kind(**values)
+        except TypeError:
+            missing = [name for name in needed if name not in values]
+            raise ValueError(f"{', '.join(map(repr, missing))} missing") from None
+
+    return read
 
 
 def _of_union(kinds: tuple[Any, ...]) -> _Load:

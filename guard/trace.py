@@ -194,12 +194,14 @@ class Trace:
     def from_jsonl(cls, lines: str | Iterable[str]) -> Trace:
         """The trace that `to_jsonl` wrote. Raises TraceError that names the line."""
         trace = cls()
-        for number, line in enumerate(lines.splitlines() if isinstance(lines, str) else lines, 1):
+        for number, line in enumerate(lines_of(lines) if isinstance(lines, str) else lines, 1):
             if not line.strip():
                 continue
             try:
                 stored = json.loads(line)
-                if stored.get("type") == "trace":
+                if not isinstance(stored, dict) or "type" not in stored:
+                    raise TraceError(f"line {number}: not a record of a trace: it is no JSON object with a `type`")
+                if stored["type"] == "trace":
                     if stored.get("version") != TRACE_VERSION:
                         raise TraceError(f"line {number}: version {stored.get('version')!r} is not {TRACE_VERSION}")
                     continue
@@ -207,7 +209,7 @@ class Trace:
             except TraceError:
                 raise
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-                raise TraceError(f"line {number}: not a record of a trace ({exc})") from exc
+                raise TraceError(f"line {number}: not a record of a trace: {why(exc)}") from exc
         return trace
 
 
@@ -218,4 +220,23 @@ def record_to_json(record: Record) -> dict[str, object]:
 
 def record_from_json(stored: dict[str, object]) -> Record:
     """The record that `record_to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
-    return load(_KINDS[str(stored["type"])], stored)
+    kind = _KINDS.get(str(stored["type"]))
+    if kind is None:
+        raise ValueError(f"unknown type {stored['type']!r}; there are {', '.join(_KINDS)}")
+    return load(kind, stored)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a JSON-lines text: only a line feed ends one, while JSON texts may hold other line separators."""
+    return text.split("\n")
+
+
+def why(exc: Exception) -> str:
+    """What is wrong with a line that could not be read, in words."""
+    if isinstance(exc, json.JSONDecodeError):
+        return f"it is not JSON: {exc.msg} at column {exc.colno}"
+    if isinstance(exc, KeyError):
+        return f"{exc.args[0]!r} is missing" if exc.args else "an entry is missing"
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
+    return str(exc) if isinstance(exc, ValueError) else "an entry is of the wrong type"

@@ -55,8 +55,11 @@ def explain(
                 print(json.dumps({"run": name, **_as_json(step)}, ensure_ascii=False))
             continue
         console.rule(Text(name), align="left")
-        for step in trace.steps():
+        steps = list(trace.steps())
+        for step in steps:
             _show(console, step)
+        if not steps:
+            _print(console, Text("no call was recorded"))
 
 
 def _fail(message: str) -> NoReturn:
@@ -76,8 +79,10 @@ def _read(file: Path) -> str:
 
 
 def _runs(text: str, file: Path, wanted: str | None, policy: GuardPolicy | None) -> Iterator[tuple[str, Trace]]:
-    found = read_runs(text, file.name)
+    found = read_runs(text)
     if isinstance(found, Trace):
+        if wanted is not None or policy is not None:
+            raise TraceError("this is the trace of one run, judged already; --case and --policy are for case files")
         yield file.name, found
         return
     cases: list[Case] = [case for case in found if wanted is None or case.id == wanted]

@@ -68,12 +68,17 @@ def test_a_case_file_is_replayed_under_another_policy(tmp_path: Path) -> None:
     [
         (b"", "the file is empty"),
         (b"not JSON\n", "line 1"),
-        (b"[]\n", "line 1"),
+        (b"[]\n", "line 1: not a JSON object"),
         (b'{"type": "trace", "version": 9}\n', "version 9"),
         (b'{"calls": []}\n', "line 1"),
-        (b'{"id": "a", "calls": [{"tool": "t"}]}\n', "line 1"),
+        (b'{"id": "a", "calls": [{"tool": "t"}]}\n', "line 1: not a case: 'effect' is missing"),
+        (b'{"id": "a", "calls": [{"tool": "t", "effect": "raed"}]}\n', "did you mean 'read'"),
+        (b'{"id": "a", "calls": [{"tool": 5, "effect": "read", "outcome": "ok"}]}\n', "`tool` is no text"),
+        (b'{"id": "a", "calls": 3}\n', "an entry is of the wrong type"),
         (b"\xff\xfe", "UTF-8"),
-        (b'{"type": "call"}\n', "line 1"),
+        (b'{"type": "call"}\n', "line 1: not a record of a trace: 'view', "),
+        (b'{"type": "cal"}\n', "unknown type 'cal'; there are call, outcome, control"),
+        (b'{"type": "trace", "version": 1}\n{"typ": 1}\n', "line 2"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path, content: bytes, says: str) -> None:
@@ -84,6 +89,24 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path, content: b
     assert shown.stdout == ""
     assert says in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
+    assert not any(inner in shown.stderr for inner in ("__init__", "Error(", "object has no attribute"))
+
+
+def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    call = {"tool": "look", "effect": "mutate", "args": {"at": "a\u2028b"}, "outcome": "ok", "result": "c\u0085d"}
+    path.write_text(json.dumps({"id": 7, "calls": [call]}, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    told = json.loads(_explain(path, "--json").stdout)
+    assert (told["run"], told["outcome"]["excerpt"]) == ("7", "c d")
+
+
+def test_a_trace_says_that_there_is_nothing_to_choose_or_to_replay(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(Guard().trace.to_jsonl(), encoding="utf-8")
+    assert "no call was recorded" in _explain(path).stdout
+    shown = _explain(path, "--case", "x")
+    assert shown.returncode == 2
+    assert "judged already" in shown.stderr
 
 
 def test_a_missing_file_and_an_unknown_run_are_named(tmp_path: Path) -> None:
