@@ -66,8 +66,11 @@ class Services:
     def warm_decoders(self, *, reads: bool) -> None:
         """Start the decoders, in a thread of its own; harmless when the process ends meanwhile.
 
-        Models for reading are loaded where the process `reads`: they take seconds and some 280 MB.
+        Models for reading are loaded where the process `reads`: they take seconds and some 280 MB. Nothing is done where
+        the settings leave that to the first item.
         """
+        if not self.settings.warm_start:
+            return
 
         def warm() -> None:
             with contextlib.suppress(PoolClosed):

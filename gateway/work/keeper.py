@@ -51,8 +51,9 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Begin to renew leases and to sweep; load what the first item would else wait for."""
-        threading.Thread(target=import_module, args=(_WRITER,), name="warm-writer", daemon=True).start()
         settings = self._services.settings
+        if settings.warm_start:
+            threading.Thread(target=import_module, args=(_WRITER,), name="warm-writer", daemon=True).start()
         for name, seconds, action in (
             ("heartbeat", settings.heartbeat_s, self._beat),
             ("sweeper", settings.sweep_s, self._sweep),

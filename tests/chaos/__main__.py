@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.chaos.plan import PAUSE_S, Dispatch, Kill, Target, plan
 from tests.chaos.run import run
 
-_SETTINGS = {"decoder_workers": 1, "ocr_workers": 1, "max_waiting_items": 60}
+_SETTINGS = {"decoder_workers": 1, "ocr_workers": 1, "max_waiting_items": 60, "warm_start": True}
 """Clients are told to come again rather than let a queue grow that takes longer than a minute. All else is as by default."""
 
 

@@ -142,9 +142,9 @@ class Service:
 
 
 def environment(data_dir: Path, settings: Mapping[str, object]) -> dict[str, str]:
-    """This process's environment with only these settings of the service."""
+    """This process's environment with only these settings of the service, which loads nothing before it is needed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLUICEGATE_")}
-    chosen = {"port": 0, "data_dir": data_dir, **settings}
+    chosen = {"port": 0, "data_dir": data_dir, "warm_start": False, **settings}
     return {**inherited, **{f"SLUICEGATE_{name.upper()}": str(value) for name, value in chosen.items()}}
 
 
