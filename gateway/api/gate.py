@@ -84,6 +84,12 @@ class Gate:
             await refusal(problem, scope)(scope, body, answer.send)
         except ClientDisconnect:
             log.info("request.client_left", path=scope["path"])
+        except asyncio.CancelledError:  # only the server does this: it ends, and has waited for long enough
+            log.warning("request.cut_off", path=scope["path"])
+            if answer.started:
+                raise
+            body.abandon()
+            await refusal(_ending(), scope)(scope, body, answer.send)
         except Exception as error:
             log.exception("request.failed", path=scope["path"])
             if not answer.started:
@@ -378,7 +384,7 @@ class IncomingBody:
                     return await self._receive()
             except TimeoutError:
                 pass
-        self._is_expected = False  # nothing more is waited for: the connection is closed
+        self.abandon()
         raise ApiProblem(
             "request_timeout",
             "The body came too slowly, so it was not waited for any longer. Nothing was stored; send it again.",
@@ -389,6 +395,10 @@ class IncomingBody:
     def is_unread(self) -> bool:
         """Whether the client is still sending: not when all has come, nor when it waits for `100 Continue`."""
         return self._is_expected and not self._is_complete
+
+    def abandon(self) -> None:
+        """Wait for nothing more: the connection is closed."""
+        self._is_expected = False
 
     async def drain(self) -> None:
         """Take and forget what is still coming, within bounds."""
@@ -445,6 +455,15 @@ def refusal(problem: ApiProblem, scope: Scope) -> Refusal:
 def printable_path(path: str) -> str:
     """A request's path as it may stand in an answer, whatever bytes it was made of."""
     return path.encode("utf-8", "replace").decode()[:500]
+
+
+def _ending() -> ApiProblem:
+    return ApiProblem(
+        "dependency_unavailable",
+        "This process of the service ends, and the request was not over in time. Repeat it with the same Idempotency-Key.",
+        headers={"Connection": "close"},
+        retry_after_s=1,
+    )
 
 
 def internal_problem() -> ApiProblem:

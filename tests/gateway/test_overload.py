@@ -211,3 +211,18 @@ def test_who_waits_for_an_item_gets_it_as_it_stands_when_the_process_is_told_to_
         assert answers
         assert answers[0].status_code == 200
         assert answers[0].json()["status"] == "queued"
+
+
+def test_an_upload_that_is_not_over_when_the_process_has_to_end_is_told_to_come_again(tmp_path: Path) -> None:
+    with running("serve", tmp_path) as service:
+        with service.connect() as connection:
+            lines = ("Content-Type: image/jpeg", "Content-Length: 100000")
+            connection.sendall(head("POST", "/v1/items", *lines, host=f"127.0.0.1:{service.port}") + PHOTO)
+            until(lambda: service.incoming)
+            service.process.send_signal(signal.SIGTERM)
+            answer = read_answer(connection)
+        assert (answer.status, answer.headers["content-type"]) == (503, "application/problem+json")
+        assert (answer.json()["code"], answer.headers["connection"]) == ("dependency_unavailable", "close")
+        assert service.process.wait(20) == 0
+        assert service.incoming == []
+        assert "Traceback" not in service.complaints()
