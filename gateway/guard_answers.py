@@ -154,15 +154,15 @@ def _money(amount: float) -> str:
 
 
 def budget_json(spent: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has used, beside what it may use; None is no limit."""
+    """What a run has used, beside what it may use; None is no limit. `spent` knows what was added to `limits`."""
     return {
         "steps": spent.get("steps", 0),
         "steps_max": spent.get("steps_max"),
         "tokens": spent.get("tokens", 0),
-        "tokens_max": limits["tokens"],
+        "tokens_max": spent.get("tokens_max", limits["tokens"]),
         "cost": _money(spent.get("cost", 0.0)),
-        "cost_max": None if limits["cost"] is None else _money(limits["cost"]),
+        "cost_max": None if limits["cost"] is None else _money(spent.get("cost_max", limits["cost"])),
         "seconds": round(spent.get("seconds", 0.0), 3),
-        "seconds_max": limits["seconds"],
+        "seconds_max": spent.get("seconds_max", limits["seconds"]),
         "calls_per_tool_max": limits["calls_per_tool"],
     }

@@ -149,6 +149,9 @@ class Words:
 
     text: str | None
     extra_steps: int = 0
+    extra_tokens: int = 0
+    extra_cost: float = 0.0
+    extra_seconds: float = 0.0
     ban_tools: tuple[str, ...] = ()
     forgive: tuple[str, ...] = ()
     """Signatures whose refusal was a mistake."""
@@ -169,7 +172,15 @@ def own_words(connection: Connection, row: RunRow, request: ResumeRequest) -> Wo
     except NotAllowed as refused:
         (field,) = refused.fields
         raise RunProblem("invalid_request", field.detail, pointer=field.pointer) from refused
-    return Words(request.guidance, request.extra_steps, tuple(request.ban_tools), note=request.guidance)
+    return Words(
+        request.guidance,
+        request.extra_steps,
+        request.extra_tokens,
+        request.extra_cost,
+        request.extra_seconds,
+        tuple(request.ban_tools),
+        note=request.guidance,
+    )
 
 
 def decided_words(connection: Connection, row: RunRow, escalation_id: str) -> Words:
@@ -199,7 +210,10 @@ def _words_of(record: EscalationRecord) -> Words:
         return _words_on_a_call(record, decided)
     guidance = str(decided.get("guidance", ""))
     return Words(
-        advice(guidance), int(decided.get("extra_steps", 0)), tuple(decided.get("ban_tools", ())), note=guidance
+        advice(guidance),
+        int(decided.get("extra_steps", 0)),
+        ban_tools=tuple(decided.get("ban_tools", ())),
+        note=guidance,
     )
 
 

@@ -280,6 +280,9 @@ class ResumeRequest(_Request):
     escalation_id: Annotated[StrictStr, Field(max_length=40)] | None = None
     guidance: Annotated[StrictStr, Field(min_length=1, max_length=2000), AfterValidator(_storable)] | None = None
     extra_steps: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
+    extra_tokens: Annotated[StrictInt, Field(ge=0, le=2**53)] = 0
+    extra_cost: Amount = 0.0
+    extra_seconds: Annotated[float, Field(ge=0, le=1_000_000_000, strict=True, allow_inf_nan=False)] = 0.0
     ban_tools: list[Name] = Field(default_factory=list, max_length=50)
 
 

@@ -274,6 +274,9 @@ def _go_on(visit: Visit, words: Words, name: str | None) -> str:
     always = store.definition_of(visit.connection, visit.row.id)["banned"]
     resumed = guard.resume(
         extra_steps=words.extra_steps,
+        extra_tokens=words.extra_tokens,
+        extra_cost=words.extra_cost,
+        extra_seconds=words.extra_seconds,
         ban_tools=(*always, *words.ban_tools),
         forgive=words.forgive,
         approve=[_signature_of(guard, call) for call in words.granted],

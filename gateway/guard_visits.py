@@ -157,14 +157,17 @@ class Visit:
 
 
 def spent_json(guard: Guard) -> dict[str, Any]:
-    """What the run has used so far. Written out, for the reason that `Progress.dump` is."""
-    spent = guard.spent
+    """What the run has used so far, and may use. Written out, for the reason that `Progress.dump` is."""
+    spent, limits = guard.spent, guard.limits
     return {
         "steps": spent.steps,
         "steps_max": spent.steps_max,
         "tokens": spent.tokens,
+        "tokens_max": limits.tokens,
         "cost": spent.cost,
+        "cost_max": limits.cost,
         "seconds": spent.seconds,
+        "seconds_max": limits.seconds,
     }
 
 

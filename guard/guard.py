@@ -15,7 +15,7 @@ from guard.detectors import budget, cycle, error_codes, folding, jitter, repeat,
 from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.metarules import Facts, Rule, RuleCall
-from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, GuardPolicy, Mode, ToolTraits, classify_error
+from guard.policy import INVALID_ARGUMENTS, UNKNOWN_TOOL, Budget, GuardPolicy, Mode, ToolTraits, classify_error
 from guard.redact import redacted_args
 from guard.results import Outcome, digest_of, excerpt_of
 from guard.snapshot import dump, load
@@ -185,6 +185,11 @@ class Guard:
         )
 
     @property
+    def limits(self) -> Budget:
+        """What this run may use: the policy's budget, with what `resume` added to it."""
+        return budget.limits(self._state.budget, self.policy)
+
+    @property
     def closed_tools(self) -> tuple[str, ...]:
         """Tools that this run can no longer reach."""
         return self._state.closed.names()
@@ -264,6 +269,9 @@ class Guard:
         self,
         *,
         extra_steps: int = 0,
+        extra_tokens: int = 0,
+        extra_cost: float = 0.0,
+        extra_seconds: float = 0.0,
         ban_tools: Iterable[str] = (),
         forgive: Iterable[str] = (),
         approve: Iterable[str] = (),
@@ -272,7 +280,8 @@ class Guard:
     ) -> Resumption:
         """Let a halted run go on, by a person's word: a new epoch.
 
-        Signatures of before start at Block until something new happens; all else is re-armed. `forgive` names
+        Signatures of before start at Block until something new happens; all else is re-armed. What is `extra_…` adds to
+        a budget that the policy limits: without it a run that has spent one halts again at once. `forgive` names
         signatures whose refusal was a mistake, `approve` those of calls that a person agreed to: each runs once. Tools
         that the fallback closed are open again unless banned. The time since the last event is no part of the time budget.
         Any name can be banned; `unknown_tools` of the answer are those that no tool of this run has.
@@ -284,6 +293,9 @@ class Guard:
             _finite(now),
             banned,
             max(extra_steps, 0),
+            max(extra_tokens, 0),
+            _amount(extra_cost),
+            _amount(extra_seconds),
             _names(forgive),
             _names(approve),
             note=note,

@@ -306,6 +306,9 @@ def _resume(state: GuardState, record: ControlRecord) -> None:
     run.rearm(state.run)
     cycle.rearm(state.cycle)
     state.budget.extra_steps += record.extra_steps
+    state.budget.extra_tokens += record.extra_tokens
+    state.budget.extra_cost += record.extra_cost
+    state.budget.extra_seconds += record.extra_seconds
     state.closed.fallen_back.clear()
     state.closed.asked.clear()
     state.closed.banned.extend(tool for tool in record.tools if tool not in state.closed.banned)

@@ -132,6 +132,9 @@ class ControlRecord:
     tools: tuple[str, ...] = ()
     """Banned (resume) or closed (fall back)."""
     extra_steps: int = 0
+    extra_tokens: int = 0
+    extra_cost: float = 0.0
+    extra_seconds: float = 0.0
     forgiven: tuple[str, ...] = ()
     """Signatures that start afresh, because refusing them was a mistake."""
     approved: tuple[str, ...] = ()

@@ -121,10 +121,12 @@ class GuardedTools:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """`clock` gives seconds (such as `time.monotonic`), for time budgets and announced waits."""
+        """`clock` gives seconds (such as `time.monotonic`), for time budgets and announced waits.
+
+        Raises ValueError for a tool without a name, and for two of one name.
+        """
         self.guard = guard
-        named = tools if isinstance(tools, Mapping) else {tool.__name__: tool for tool in tools}
-        self._tools = dict(named)
+        self._tools = dict(tools) if isinstance(tools, Mapping) else _by_name(tools)
         self._clock = clock
         self._shared: dict[str, Answer | asyncio.Future[Answer]] = {}
         for name, tool in self._tools.items():
@@ -136,7 +138,12 @@ class GuardedTools:
         self, tool: str, args: Mapping[str, object] | str | None = None, *, call_id: str | None = None,
         turn: str | int | None = None,
     ) -> Answer:  # fmt: skip
-        """Judge and run one call. `args` may be the model's own text. Raises only what is no `Exception`."""
+        """Judge and run one call. `args` may be the model's own text.
+
+        Whatever the tool raises is its outcome. Raises TypeError, before anything is judged, for an async tool.
+        """
+        if inspect.iscoroutinefunction(self._tools.get(tool)):
+            raise TypeError(f"{tool} is async: await acall")
         call, decision = self._ask(tool, args, call_id, turn)
         if not decision.execute:
             return self._refused(decision)
@@ -311,6 +318,18 @@ def failure_of(exc: Exception) -> Outcome:
         retryable=retryable if isinstance(retryable, bool) else None,
         retry_after_s=float(wait) if isinstance(wait, (int, float)) else None,
     )
+
+
+def _by_name(tools: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    named: dict[str, Callable[..., Any]] = {}
+    for tool in tools:
+        name = getattr(tool, "__name__", None)
+        if not isinstance(name, str):
+            raise ValueError(f"{tool!r} has no name: give tools as a mapping of names")  # noqa: TRY004 - it has no name
+        if name in named:
+            raise ValueError(f"two tools are named {name}: give tools as a mapping of names")
+        named[name] = tool
+    return named
 
 
 def _outcome_of(value: object) -> Outcome:

@@ -11,7 +11,7 @@ from guard.finding import Detector, Finding, ReasonCode
 from guard.ladder import GuardAction
 from guard.marks import Marks
 from guard.memory import BoundedMap
-from guard.policy import Effect, GuardPolicy, ToolTraits
+from guard.policy import Budget, Effect, GuardPolicy, ToolTraits
 from guard.trace import CallView, OutcomeRecord
 
 
@@ -35,6 +35,9 @@ class BudgetMemory:
     latest: float | None = None
     paused_s: float = 0.0
     extra_steps: int = 0
+    extra_tokens: int = 0
+    extra_cost: float = 0.0
+    extra_seconds: float = 0.0
 
 
 def steps_max(memory: BudgetMemory, policy: GuardPolicy) -> int | None:
@@ -42,16 +45,28 @@ def steps_max(memory: BudgetMemory, policy: GuardPolicy) -> int | None:
     return None if policy.budget.steps is None else policy.budget.steps + memory.extra_steps
 
 
+def limits(memory: BudgetMemory, policy: GuardPolicy) -> Budget:
+    """The limits of the policy with what people added to them."""
+    budget = policy.budget
+    return Budget(
+        steps_max(memory, policy),
+        budget.calls_per_tool,
+        None if budget.tokens is None else budget.tokens + memory.extra_tokens,
+        None if budget.cost is None else budget.cost + memory.extra_cost,
+        None if budget.seconds is None else budget.seconds + memory.extra_seconds,
+    )
+
+
 def find(memory: BudgetMemory, marks: Marks, policy: GuardPolicy) -> Finding | None:
     """Before the call: the first limit of the run that it would pass."""
     budget = policy.budget
     if budget.steps is not None and marks.step + 1 > budget.steps + memory.extra_steps:
         return _halt(ReasonCode.STEP_BUDGET, marks.step + 1)
-    if budget.tokens is not None and memory.tokens >= budget.tokens:
+    if budget.tokens is not None and memory.tokens >= budget.tokens + memory.extra_tokens:
         return _halt(ReasonCode.TOKEN_BUDGET, memory.tokens)
-    if budget.cost is not None and memory.cost >= budget.cost:
+    if budget.cost is not None and memory.cost >= budget.cost + memory.extra_cost:
         return _halt(ReasonCode.COST_BUDGET, 1)
-    if budget.seconds is not None and seconds_spent(memory) >= budget.seconds:
+    if budget.seconds is not None and seconds_spent(memory) >= budget.seconds + memory.extra_seconds:
         return _halt(ReasonCode.TIME_BUDGET, 1)
     return None
 

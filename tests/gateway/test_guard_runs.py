@@ -499,6 +499,21 @@ def test_the_budget_is_that_of_the_run(caller: httpx.Client, name: str) -> None:
     assert run.before(look(5, at="p5"))["action"] == "halt"
 
 
+def test_each_budget_of_a_run_can_be_raised_when_it_goes_on(caller: httpx.Client, name: str) -> None:
+    run = opened(caller, name=name, tools=READ, budget={"max_cost": "0.50", "max_tokens": 100, "max_seconds": 600})
+    good(run.post("before", {"call_id": "c1", "tool": "look", "args": {"at": "p1"}}))
+    good(run.post("after", {"call_id": "c1", "status": "ok", "result": 1, "cost": "0.50", "tokens": 5}))
+    assert run.before(look(2, at="p2"))["reason"]["code"] == "cost_budget"
+    more = {"extra_cost": "0.25", "extra_tokens": 50, "extra_seconds": 60}
+    resumed = good(run.post("resume", more))
+    told = {"cost_max": "0.75", "tokens_max": 150, "seconds_max": 660.0}
+    assert {limit: resumed["budget"][limit] for limit in told} == told
+    assert run.before(look(3, at="p3"))["execute"]
+    assert {limit: run.get()["budget"][limit] for limit in told} == told
+    refused = run.post("resume", {"extra_cost": "-1"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/extra_cost")
+
+
 def test_banning_a_tool_that_the_run_does_not_have_is_refused_with_those_that_it_has(
     caller: httpx.Client, name: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -220,3 +221,25 @@ def test_traits_stand_where_the_tool_is_defined() -> None:
     assert declared is not None
     assert (declared.effect, declared.group) == (Effect.READ_ONLY, "vision")
     assert traits_of(save) is None
+
+
+def test_an_async_tool_needs_acall_and_is_not_judged_by_call() -> None:
+    @traits(Effect.READ_ONLY)
+    async def look(at: str) -> str:
+        return "text"
+
+    tools = GuardedTools(Guard(), [look])
+    with pytest.raises(TypeError, match="look is async: await acall"):
+        tools.call("look", {"at": "p1"})
+    assert tools.guard.steps == 0
+    assert asyncio.run(tools.acall("look", {"at": "p1"})).text == "text"
+
+
+@pytest.mark.parametrize(
+    ("tools", "says"),
+    [([functools.partial(print)], "has no name"), ([lambda: 1, lambda: 2], "two tools are named <lambda>")],
+    ids=["no name", "one name twice"],
+)
+def test_tools_that_cannot_be_told_apart_are_refused(tools: list[Callable[..., Any]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        GuardedTools(Guard(), tools)

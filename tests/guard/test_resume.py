@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from guard import (
@@ -224,6 +226,38 @@ def test_a_person_may_add_steps() -> None:
     # The call that the budget refused never ran: it is no old signature.
     assert guard.before(ToolCall("look", {"n": "xx"})).action is ALLOW
     assert guard.before(ToolCall("look", {"n": "newer"})).action is HALT
+
+
+@pytest.mark.parametrize(
+    ("budget", "more"),
+    [
+        (Budget(tokens=10), {"extra_tokens": 10}),
+        (Budget(cost=0.5), {"extra_cost": 0.5}),
+        (Budget(seconds=10), {"extra_seconds": 10}),
+    ],
+    ids=["tokens", "cost", "seconds"],
+)
+def test_a_person_may_add_to_each_budget_of_a_run(budget: Budget, more: dict[str, Any]) -> None:
+    guard, now = Guard(GuardPolicy(budget=budget), tools=TOOLS), 0.0
+
+    def work(number: int) -> GuardAction:
+        nonlocal now
+        call = ToolCall("look", {"at": number})
+        decision = guard.before(call, now=now)
+        now += 10
+        if decision.execute:
+            guard.after(call, Outcome.ok(number, tokens=10, cost=0.5), now=now)
+        return decision.action
+
+    assert [work(1), work(2)] == [GuardAction.ALLOW, GuardAction.HALT]
+    guard.resume(now=now)
+    assert work(3) is GuardAction.HALT
+    guard.resume(**more, now=now)
+    assert [work(4), work(5)] == [GuardAction.ALLOW, GuardAction.HALT]
+    name = next(iter(more)).removeprefix("extra_")
+    assert getattr(guard.limits, name) == 2 * getattr(budget, name)
+    again = Guard.from_trace(Trace.from_jsonl(guard.trace.to_jsonl()), guard.policy, tools=TOOLS)
+    assert (again.snapshot(), again.limits) == (guard.snapshot(), guard.limits)
 
 
 def test_paused_time_is_no_part_of_the_time_budget() -> None:
