@@ -267,6 +267,7 @@ def note_told(connection: Connection, found: Sequence[Untold], *, at_ms: int) ->
     A delivery that waits and was changed after it came due has been told of: nothing else changes one then.
     """
     columns = webhook_deliveries.c
+    after_it_came_due = sa.case((columns.next_attempt_ms >= at_ms, at_ms + 1), else_=at_ms)
     return [
         one.id
         for one in found
@@ -274,7 +275,7 @@ def note_told(connection: Connection, found: Sequence[Untold], *, at_ms: int) ->
             webhook_deliveries.update()
             .where(columns.id == one.id, _IS_PENDING, columns.updated_ms == one.updated_ms)
             .where(columns.next_attempt_ms <= at_ms)
-            .values(updated_ms=at_ms)
+            .values(updated_ms=after_it_came_due)
         ).rowcount
     ]
 

@@ -481,6 +481,8 @@ def test_item_that_a_worker_has_in_hand_is_cancelled_first_and_purged_then(
     assert (deleted.status_code, deleted.json()["status"], deleted.json()["purged_at"]) == (202, "cancelling", None)
     problem = until(lambda: gone(client, item_id), within_s=20)
     assert problem["tombstone"]["status"] == "cancelled"
+    stub.closing.set()  # the worker need not wait for the answer any more when it ends
+    stub.closing.clear()
 
 
 def test_item_of_another_tenant_cannot_be_deleted(client: httpx.Client, name: str) -> None:
