@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from gateway import __version__, metrics
 from gateway.api import request_values as values
 from gateway.api.body import ACCEPTED_TYPES
+from gateway.api.broker_check import broker_problem
 from gateway.api.changes import Changes
 from gateway.api.problems import KINDS, not_found
 from gateway.api.render import profile_json
@@ -81,6 +82,7 @@ class ServiceRoutes:
             "process": _required("it is about to end" if self._changes.is_closing else None),
             "database": _required(_database_problem(services)),
             "blobs": _required(None if services.blobs.is_writable() else "the blob folder cannot be written"),
+            "queue": _queue(services),
             "ruleset": _required(None, version=rules.version, kept_old_because=services.rule_source.problem),
             "profiles": _required(None, loaded=sorted(services.profiles)),
             "decoders": _optional(bool(confinement), "not started yet", confinement=dict(confinement)),
@@ -174,6 +176,12 @@ def _optional(is_there: bool, otherwise: str, **details: Any) -> dict[str, Any]:
         "problem": None if is_there else otherwise,
         **details,
     }
+
+
+def _queue(services: Services) -> dict[str, Any]:
+    """How workers learn of items. Without a broker items are accepted all the same, so it makes nobody unready."""
+    problem = broker_problem(services.settings)
+    return _optional(problem is None, problem or "", dispatch=services.settings.dispatch.value)
 
 
 def _paused(services: Services) -> dict[str, Any]:

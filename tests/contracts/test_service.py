@@ -199,6 +199,8 @@ def test_everything_at_once_by_settings_alone(postgres_url: str, redis: Redis, s
         )
         item = settled(client, answer.json()["id"])
         assert item["status"] == "succeeded", item
+        queue = client.get("/readyz").json()["checks"]["queue"]
+        assert (queue["status"], queue["dispatch"]) == ("ok", "celery")
         assert client.get("/v1/events").json()["events"][-1]["type"] == "item.succeeded"
 
 
@@ -215,6 +217,16 @@ def test_database_without_the_schema_is_refused_until_it_is_migrated(postgres: P
         assert migrated.returncode == 0, migrated.stderr
         with running("serve", tmp_path, database_url=url) as api, api.client() as client:
             assert client.get("/readyz").status_code == 200
+
+
+def test_broker_that_is_away_is_named_and_makes_nobody_unready(tmp_path: Path) -> None:
+    broker = f"redis://:hidden@127.0.0.1:{free_port()}/0"
+    with running("serve", tmp_path, dispatch="celery", broker_url=broker) as api, api.client() as client:
+        ready = client.get("/readyz")
+    queue = ready.json()["checks"]["queue"]
+    assert (ready.status_code, queue["status"], queue["required"]) == (200, "missing", False)
+    assert "cannot be reached" in queue["problem"]
+    assert "hidden" not in ready.text
 
 
 @pytest.mark.parametrize(
