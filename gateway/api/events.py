@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.api import request_values as values
 from gateway.api import stream
 from gateway.api.auth import Principal
+from gateway.api.event_access import readable_families, reading_scopes
 from gateway.api.gate import principal_of
 from gateway.api.problems import FieldError, invalid, not_found
 from gateway.api.render import event_json, timestamp
@@ -97,7 +98,7 @@ class EventRoutes:
             "/events",
             self.all,
             methods=["GET"],
-            summary="What happened to all items",
+            summary="What happened in the tenant, as far as the caller may read it",
             openapi_extra=_OPENAPI,
             responses={status: _RESPONSES[status] for status in (200, 400, 401, 503)},
         )
@@ -134,9 +135,7 @@ class EventRoutes:
         """For clients that cannot send headers, such as a browser's EventSource."""
         values.query(request, ())
         principal = principal_of(request.scope["state"])
-        ticket = StreamTicket(
-            principal.tenant, principal.actor, principal.scopes & {"items:read"}, principal.credential
-        )
+        ticket = StreamTicket(principal.tenant, principal.actor, reading_scopes(principal), principal.credential)
 
         def make(connection: Connection) -> tuple[str, int]:
             return stream_tokens.make(connection, ticket, at_ms=item_store.now_ms(connection))
@@ -151,12 +150,15 @@ class EventRoutes:
         wanted = values.query(request, ("after", "limit", "token"))
         after = values.integer(wanted, "after", default=0, least=0, most=_MOST_NUMBER)
         limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
+        families = readable_families(principal)
 
         def look() -> list[dict[str, Any]] | None:
             with self._database.read() as connection:
                 if item_id is not None and item_store.get(connection, item_id, tenant=principal.tenant) is None:
                     return None
-                rows = events.page(connection, tenant=principal.tenant, after=after, limit=limit, resource=item_id)
+                rows = events.page(
+                    connection, tenant=principal.tenant, after=after, limit=limit, resource=item_id, families=families
+                )
                 return [event_json(row) for row in rows]
 
         found = await run_in_threadpool(look)
@@ -169,7 +171,7 @@ class EventRoutes:
     async def _stream(self, request: Request, principal: Principal, item_id: str | None) -> Response:
         cursor = _cursor(request)
         self._hub.check_room()
-        extent, backlog = await run_in_threadpool(self._first_look, principal.tenant, item_id, cursor)
+        extent, backlog = await run_in_threadpool(self._first_look, principal, item_id, cursor)
         if backlog is None:
             raise not_found("item of this id")
         is_lost = cursor is not None and not extent.forgotten <= cursor <= extent.last
@@ -178,23 +180,26 @@ class EventRoutes:
         after = extent.last if is_lost else cursor if cursor is not None else _start(extent, item_id)
         return EventStream(
             self._hub,
-            Subscriber(principal.tenant, item_id, principal.credential),
-            lambda last: self._backlog(principal.tenant, item_id, last),
+            Subscriber(principal.tenant, item_id, principal.credential, families=readable_families(principal)),
+            lambda last: self._backlog(principal, item_id, last),
             after=after,
             first=_reset(cursor or 0, extent, item_id) if is_lost else b"",
         )
 
-    def _first_look(self, tenant: str, item_id: str | None, cursor: int | None) -> tuple[Extent, Backlog | None]:
+    def _first_look(
+        self, principal: Principal, item_id: str | None, cursor: int | None
+    ) -> tuple[Extent, Backlog | None]:
         with self._database.read() as connection:
             extent = events.extent(connection)
-            if item_id is not None and item_store.get(connection, item_id, tenant=tenant) is None:
+            if item_id is not None and item_store.get(connection, item_id, tenant=principal.tenant) is None:
                 return extent, None
-        return extent, self._backlog(tenant, item_id, cursor or 0)
+        return extent, self._backlog(principal, item_id, cursor or 0)
 
-    def _backlog(self, tenant: str, item_id: str | None, after: int) -> Backlog:
+    def _backlog(self, principal: Principal, item_id: str | None, after: int) -> Backlog:
+        tenant, families = principal.tenant, readable_families(principal)
         with self._database.read() as connection:
             item = None if item_id is None else item_store.get(connection, item_id, tenant=tenant)
-            rows = events.page(connection, tenant=tenant, after=after, limit=_PAGE, resource=item_id)
+            rows = events.page(connection, tenant=tenant, after=after, limit=_PAGE, resource=item_id, families=families)
         is_over = item is None or item.status in TERMINAL
         is_over = item_id is not None and stream.ends_with(rows, otherwise=is_over)  # they were read after the item
         return Backlog(rows, is_whole=len(rows) < _PAGE, item_is_over=is_over)

@@ -59,9 +59,13 @@ class StreamPace:
 class Subscriber:
     """One stream's place in the hub."""
 
-    def __init__(self, tenant: str, resource: str | None, credential: str | None) -> None:
+    def __init__(
+        self, tenant: str, resource: str | None, credential: str | None, *, families: frozenset[str] | None = None
+    ) -> None:
         self.tenant = tenant
         self.resource = resource
+        self.families = families
+        """Of which families it may tell events; None for all."""
         self.credential = credential
         self.waiting: deque[sa.Row[Any]] = deque()
         self.wake = asyncio.Event()
@@ -74,6 +78,7 @@ class Subscriber:
     def offer(self, row: sa.Row[Any]) -> None:
         """Take an event if it is one of this stream's."""
         is_wanted = row.tenant == self.tenant and self.resource in {None, row.resource}
+        is_wanted = is_wanted and (self.families is None or row.type.partition(".")[0] in self.families)
         if not is_wanted or not self.is_live or self.is_over:
             return
         if len(self.waiting) >= _BUFFER:

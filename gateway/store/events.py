@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,21 @@ def append(
 
 
 def page(
-    connection: Connection, *, tenant: str, after: int, limit: int, resource: str | None = None
+    connection: Connection,
+    *,
+    tenant: str,
+    after: int,
+    limit: int,
+    resource: str | None = None,
+    families: Collection[str] | None = None,
 ) -> list[sa.Row[Any]]:
-    """Up to `limit` events with a sequence number above `after`, oldest first.
+    """Up to `limit` events with a sequence number above `after`, oldest first; of some families (`item` of `item.ready`) alone.
 
     Whoever goes on after the last one misses none: an event is not shown before all with lower numbers are there.
     """
     query = sa.select(events).where(events.c.tenant == tenant, events.c.seq > after)
+    if families is not None:
+        query = query.where(sa.or_(sa.false(), *(events.c.type.like(f"{family}.%") for family in sorted(families))))
     if resource is not None:  # whose events are written one after the other anyway, under its row's lock
         query = query.where(events.c.resource == resource)
     elif connection.dialect.name == "postgresql":
