@@ -172,7 +172,9 @@ class Settings(BaseSettings):
     """Origins that items of any tenant may name as `callback_url`, such as `https://hooks.example.com`, after commas."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Where a worker shows its own metrics, on 127.0.0.1; 0 shows none. The API shows its own at `/metrics`."""
+    """Where a worker shows its own metrics; 0 shows none. The API shows its own at `/metrics`."""
+    metrics_host: str = "127.0.0.1"
+    """Address for that port. Nobody is asked for a key there, so it is for this machine or a network of one's own."""
 
     otlp_url: str | None = None
     """Base URL of an OpenTelemetry collector that takes OTLP over HTTP, without `/v1/traces`; unset sends no spans."""

@@ -149,7 +149,7 @@ def run_worker(settings: Settings, chosen: Sequence[Bulkhead] | None) -> None:
     is_told = threading.Event()
     _on_stop(is_told.set, worker.stop, *([] if delivery is None else [delivery.stop]))
     if settings.metrics_port:
-        start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
+        start_http_server(settings.metrics_port, addr=settings.metrics_host, registry=metrics.registry)
     if delivery is not None:
         delivery.start()
     thread = threading.Thread(target=worker.run, name="worker")
@@ -175,7 +175,7 @@ def run_delivery(settings: Settings) -> None:
     delivery = open_delivery(services)
     _on_stop(delivery.stop)
     if settings.metrics_port:
-        start_http_server(settings.metrics_port, addr="127.0.0.1", registry=metrics.registry)
+        start_http_server(settings.metrics_port, addr=settings.metrics_host, registry=metrics.registry)
     delivery.start()
     while delivery.is_alive:
         time.sleep(0.2)

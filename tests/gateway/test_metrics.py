@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
+import pytest
 
 from tests import media
+from tests.contracts.servers import free_port
 from tests.gateway.conftest import store_key
-from tests.gateway.running import Service, until
+from tests.gateway.running import Service, running, until
 
 
 def value(text: str, line: str) -> float:
@@ -56,3 +59,17 @@ def test_a_key_without_the_scope_admin_sees_no_metrics(api: Service) -> None:
     answer = api.client(headers={"Authorization": f"Bearer {narrow}"}).get("/metrics")
     assert answer.status_code == 403
     assert answer.json()["code"] == "scope_missing"
+
+
+def test_a_worker_shows_its_own_counters_where_it_is_told_to(tmp_path: Path) -> None:
+    port = free_port()
+    with running("worker", tmp_path, metrics_port=port, metrics_host="127.0.0.2"):
+        shown = httpx.get(f"http://127.0.0.2:{port}/metrics", trust_env=False).text
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+    named = {line.split()[2] for line in shown.splitlines() if line.startswith("# TYPE ")}
+    assert {
+        "sluicegate_guard_decisions_total",
+        "sluicegate_avoided_calls_total",
+        "sluicegate_leases_lost_total",
+    } <= named
