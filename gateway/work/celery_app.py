@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 
 import structlog
 from celery import Celery
@@ -25,6 +26,10 @@ may take. It need not be short for recovery: hints for lapsed leases are sent an
 _RESTORE_S = 2
 _SOCKET_S = 5.0
 _MOST_UNSENT = 10_000
+MOST_QUEUED = 50_000
+"""Messages in one queue past which no more are sent: where nobody takes them, telling again would fill the broker's memory."""
+_LOOK_S = 5.0
+"""Between two looks at how long a queue is."""
 _CLOSE_S = 2.0
 
 
@@ -79,6 +84,8 @@ class CeleryDispatch:
         self._app = app
         self._unsent: queue.Queue[tuple[str, Bulkhead] | None] = queue.Queue(_MOST_UNSENT)
         self._is_closed = threading.Event()
+        self._is_long: dict[Bulkhead, bool] = {}
+        self._looked_at: dict[Bulkhead, float] = {}
         self._sender = threading.Thread(target=self._send_all, name="hints", daemon=True)
         self._sender.start()
 
@@ -99,7 +106,28 @@ class CeleryDispatch:
         while (hint := self._unsent.get()) is not None and not self._is_closed.is_set():
             item_id, bulkhead = hint
             try:
+                if self._is_too_long(bulkhead):
+                    continue
                 self._app.send_task(task_name(bulkhead), args=[item_id], queue=bulkhead.value)
             except Exception as error:  # noqa: BLE001 - each broker library raises its own, and a lost hint is no harm
                 if not self._is_closed.is_set():
                     log.warning("dispatch.hint_lost", hint=item_id, queue=bulkhead.value, error=type(error).__name__)
+
+    def _is_too_long(self, bulkhead: Bulkhead) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at.get(bulkhead, float("-inf")) >= _LOOK_S:
+            self._looked_at[bulkhead] = now
+            was_long = self._is_long.get(bulkhead, False)
+            self._is_long[bulkhead] = is_long = self._length(bulkhead) >= MOST_QUEUED
+            if is_long and not was_long:
+                log.warning("dispatch.queue_too_long", queue=bulkhead.value, most=MOST_QUEUED)
+        return self._is_long.get(bulkhead, False)
+
+    def _length(self, bulkhead: Bulkhead) -> int:
+        """How many messages are in a queue; 0 where it is not there yet."""
+        with self._app.connection_for_write() as connection:
+            connection.connect()
+            try:
+                return int(connection.channel().queue_declare(bulkhead.value, passive=True).message_count)
+            except connection.channel_errors:
+                return 0

@@ -16,6 +16,7 @@ from gateway.settings import DispatchMode, Settings
 from gateway.store import items
 from gateway.store.engine import Database
 from gateway.wiring import open_dispatch
+from gateway.work import celery_app as celery_dispatch
 from gateway.work.celery_app import celery_app, task_name
 from gateway.work.dispatch import Bulkhead
 from gateway.work.signals import Signals, signal_folder
@@ -23,6 +24,7 @@ from tests import media
 from tests.contracts.ground import QUICK, SOON_S, Ground, add, assert_all_done_once, worker_of
 from tests.contracts.queue import ways
 from tests.contracts.servers import Redis, free_port
+from tests.contracts.sizes import sized
 from tests.gateway.running import Service, running, start, until
 
 pytestmark = pytest.mark.case
@@ -139,6 +141,26 @@ def test_message_carries_an_id_and_nothing_else(redis: Redis) -> None:
     arguments = json.loads(base64.b64decode(message["body"]))
     assert arguments[:2] == [["itm_1"], {}]
     app.close()
+
+
+@pytest.mark.parametrize("broker", ["redis", *sized((), ("rabbitmq_url",))])
+def test_queue_that_nobody_takes_from_stays_bounded(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    monkeypatch.setattr(celery_dispatch, "MOST_QUEUED", 5)
+    monkeypatch.setattr(celery_dispatch, "_LOOK_S", 0.0)
+    found = request.getfixturevalue(broker)
+    settings = Settings(dispatch=DispatchMode.CELERY, broker_url=found.url() if broker == "redis" else found)
+    dispatch = celery_dispatch.CeleryDispatch(celery_app(settings))
+    for bulkhead in (Bulkhead.OCR, Bulkhead.DELIVER):
+        for number in range(12):
+            dispatch.wake(f"x_{number}", bulkhead)
+    until(lambda: dispatch._unsent.empty())
+    dispatch.close()
+    with celery_app(settings).connection_for_read() as connection:
+        for bulkhead in (Bulkhead.OCR, Bulkhead.DELIVER):
+            queue = connection.channel().queue_declare(bulkhead.value, passive=True)
+            assert 5 <= queue.message_count <= 6, "one may be on its way while it is looked"
 
 
 def test_queues_are_bulkheads(celery_settings: dict[str, object], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.contracts.fixtures import redis
 from tests.contracts.servers import Redis
@@ -17,8 +18,9 @@ from tests.gateway.running import READY_S, environment, running, until
 __all__ = ["redis"]
 
 
+@pytest.mark.parametrize("alone", [["deliver"], ["worker", "--queue", "deliver"]], ids=" ".join)
 def test_celery_workers_may_leave_delivery_to_a_process_of_its_own(
-    postgres_url: str, redis: Redis, tmp_path: Path, name: str
+    postgres_url: str, redis: Redis, tmp_path: Path, name: str, alone: list[str]
 ) -> None:
     settings = {
         "database_url": postgres_url, "dispatch": "celery", "broker_url": redis.url(),
@@ -39,13 +41,16 @@ def test_celery_workers_may_leave_delivery_to_a_process_of_its_own(
         until(lambda: client.get(f"/v1/items/{item['id']}").json()["status"] == "succeeded", within_s=READY_S)
         assert receiver.received == []
         assert "webhooks.started" not in worker.log.read_text()
+        assert client.get("/v1/webhook-deliveries").json()["webhook_deliveries"] == []
         with (tmp_path / "deliver.log").open("wb") as log:
             delivering = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "deliver"], env=environment(tmp_path, settings), stderr=log
+                [sys.executable, "-m", "gateway", *alone], env=environment(tmp_path, settings), stderr=log
             )
         try:
             until(lambda: receiver.of_type("item.succeeded"), within_s=READY_S)
             until(lambda: statuses(client) == {"succeeded"})
+            client.post(f"/v1/webhook-endpoints/{made.json()['id']}/test").raise_for_status()
+            until(lambda: receiver.of_type("webhook.test"), within_s=READY_S)
         finally:
             delivering.send_signal(signal.SIGTERM)
             status = delivering.wait(20)
