@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from sqlalchemy.engine import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.console import choices, plots
+from gateway.console import auditing, choices, plots
+from gateway.console.auditing import Place
 from gateway.console.serving import Backstage
 from gateway.console.visit import Visit, visit_of
 from gateway.escalation import EscalationRecord
 from gateway.item import Item
-from gateway.store import audit_view, escalation_rows, overview, switches
 from gateway.store import decisions as decision_store
+from gateway.store import escalation_rows, overview, switches
 from gateway.store import items as item_store
 from gateway.store.decisions import DecisionFilter, DecisionRecord, Outcome
 from gateway.store.escalation_rows import CaseFilter
@@ -78,13 +80,13 @@ class OverviewPages:
     async def audit(self, request: Request) -> Response:
         """Who did what, newest first."""
         visit = visit_of(request)
-        asked = request.query_params.get("before", "")
-        before = int(asked) if asked.isdecimal() and len(asked) < 18 else None
-        found = await self._backstage.read(
-            lambda connection: audit_view.entries(connection, tenant=visit.tenant, before=before, limit=PAGE + 1)
-        )
-        more = f"/console/audit?before={found[PAGE - 1].id}" if len(found) > PAGE else None
-        return await self._backstage.render(visit, "audit.html", entries=found[:PAGE], more=more)
+        place = Place(_number(request, "before"), _number(request, "before_event"))
+        lines, then = await self._backstage.read(lambda connection: auditing.page(connection, visit, place, limit=PAGE))
+        more = None
+        if then is not None:
+            query = {"before": then.case_line, "before_event": then.event}
+            more = "/console/audit?" + urlencode({name: at for name, at in query.items() if at is not None})
+        return await self._backstage.render(visit, "audit.html", lines=lines, more=more)
 
     async def decisions(self, request: Request) -> Response:
         """The reader's own decisions with what became of each."""
@@ -110,6 +112,11 @@ class Own:
     outcome: Outcome
     item: Item | None
     name: str
+
+
+def _number(request: Request, name: str) -> int | None:
+    asked = request.query_params.get(name, "")
+    return int(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 18 else None
 
 
 def _own(connection: Connection, record: DecisionRecord, outcome: Outcome, visit: Visit) -> Own:

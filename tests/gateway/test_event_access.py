@@ -46,7 +46,7 @@ def happen(rows: Database, tenant: str, kind: str) -> None:
 
 def paged(client: httpx.Client, headers: dict[str, str], limit: int) -> list[str]:
     """All that a reader gets who goes on after the last event until nothing comes."""
-    after, told = 0, []
+    after, told = 0, list[str]()
     while True:
         page = client.get("/v1/events", params={"after": after, "limit": limit}, headers=headers).json()
         if not page["events"]:
