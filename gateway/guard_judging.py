@@ -188,13 +188,26 @@ def _decided(
     return text
 
 
+def _told(decision: Decision, text: str | None) -> Decision:
+    """`decision` in other words."""
+    if text is None or decision.reason is None:
+        return decision
+    result = decision.tool_result
+    return replace(
+        decision,
+        reason=replace(decision.reason, text=text),
+        append=None if decision.append is None else text,
+        tool_result=None if result is None else replace(result, text=text),
+    )
+
+
 def _halted(
     visit: Visit, decision: Decision, next_step: NextStep, decision_id: str, others: Sequence[OpenCall]
 ) -> Decision:
     """What the policy wants after a halt: a person is asked, the tool is closed, or the caller decides."""
     if next_step is NextStep.FALLBACK:
-        visit.guard.fall_back(now=visit.now)
-        return replace(decision, banned_tools=visit.guard.closed_tools)
+        gone_on = visit.guard.fall_back(now=visit.now)
+        return _told(replace(decision, banned_tools=visit.guard.closed_tools), gone_on.text)
     reason = decision.reason
     if reason is not None and reason.code is ReasonCode.RUN_CANCELLED:
         return decision

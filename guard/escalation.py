@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from guard.finding import ReasonCode, RuleEffect
+from guard.finding import RUN_BUDGETS, ReasonCode, RuleEffect
 from guard.policy import GuardPolicy, OnLoop, OnRepeatedError
 from guard.snapshot import dump
 
@@ -63,7 +63,8 @@ def after_halt(policy: GuardPolicy, decision: Decision, halts_so_far: int) -> Ne
     """What `policy` wants after this halt; `halts_so_far` counts the run's halts, this one included.
 
     A halt that escalates follows `on_repeated_error`, every other one `on_loop`; a rule that rejects ends the run. A call
-    that needs a person's consent goes to one, whatever the policy.
+    that needs a person's consent goes to one, whatever the policy. Closing a tool does not help a run that has spent its
+    budget, so there the fallback is a person too.
     """
     if decision.reason is not None and decision.reason.code is ReasonCode.APPROVAL_NEEDED:
         return NextStep.HUMAN
@@ -73,6 +74,7 @@ def after_halt(policy: GuardPolicy, decision: Decision, halts_so_far: int) -> Ne
         return NextStep.HUMAN if policy.on_repeated_error is OnRepeatedError.HUMAN else NextStep.ERROR
     if policy.on_loop is OnLoop.HALT:
         return NextStep.STOP
-    if policy.on_loop is OnLoop.HUMAN or halts_so_far > 1:
+    has_spent_all = decision.reason is not None and decision.reason.code in RUN_BUDGETS
+    if policy.on_loop is OnLoop.HUMAN or halts_so_far > 1 or has_spent_all:
         return NextStep.HUMAN
     return NextStep.FALLBACK

@@ -75,6 +75,12 @@ END_REASONS: dict[ReasonCode, EndReason] = {
 }
 
 
+RUN_BUDGETS = frozenset(
+    {ReasonCode.STEP_BUDGET, ReasonCode.TOKEN_BUDGET, ReasonCode.COST_BUDGET, ReasonCode.TIME_BUDGET}
+)
+"""Spent for the whole run, whichever tool was asked for last."""
+
+
 class RuleEffect(Enum):
     """What a rule does when it holds."""
 

@@ -45,6 +45,8 @@ class Resumption:
     steps: int
     steps_max: int | None
     banned_tools: tuple[str, ...]
+    text: str | None = None
+    """After a fallback what the model is told: that these tools are closed, and to go on without them."""
     unknown_tools: tuple[str, ...] = ()
     """Tools that were just banned though the guard, which knows `Guard.known_tools`, has not heard of them: misspelt?"""
 
@@ -304,11 +306,19 @@ class Guard:
         return replace(self._resumption(), unknown_tools=tuple([name for name in banned if name not in known]))
 
     def fall_back(self, tools: Iterable[str] | None = None, *, now: float | None = None) -> Resumption:
-        """Let a halted run go on without `tools` (default: the one that it halted at): the fallback of `on_loop`."""
+        """Let a halted run go on without `tools` (default: the one that it halted at): the fallback of `on_loop`.
+
+        `text` of the answer belongs into the transcript, in place of the halt's own words.
+        """
         halted = self._state.marks.halted_tool
         names = _names(tools) if tools is not None else () if halted is None else (halted,)
+        last = self.last_record
+        said = None if last is None or isinstance(last, ControlRecord) else last.text
         self._control(ControlRecord(Control.FALL_BACK, _finite(now), names))
-        return self._resumption()
+        if not names:
+            return self._resumption()
+        told = guidance.without_tools(said, names, self.policy.language, self._state.marks.spoken)
+        return replace(self._resumption(), text=told)
 
     def cancel(self, *, now: float | None = None) -> None:
         """Refuse every further call of this run."""

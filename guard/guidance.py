@@ -6,6 +6,7 @@ to do next. Wordings alternate, so that a model never reads the same words twice
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -219,6 +220,17 @@ _BUDGETS: Final[dict[Language, dict[ReasonCode, str]]] = {
     },
 }
 
+_WITHOUT: Final[dict[Language, Wordings]] = {
+    Language.ENGLISH: (
+        "{tools} is closed for the rest of this run. Go on without it, with what you have.",
+        "From here on this run has no {tools}. Use what was found so far, or another tool.",
+    ),
+    Language.CHINESE: (
+        "{tools} 在本次运行余下的部分已关闭。请不用它，凭已有结果继续。",
+        "从现在起本次运行不再提供 {tools}。请利用已有结果，或改用其他工具。",
+    ),
+}
+
 _FIRST: Final[dict[Language, Wordings]] = {
     Language.ENGLISH: ('The first answer was "{excerpt}".', 'It first answered "{excerpt}".'),
     Language.CHINESE: ("首次结果：“{excerpt}”。", "当时的结果：“{excerpt}”。"),
@@ -325,6 +337,15 @@ def _next(action: GuardAction, said: Said, language: Language, pick: int) -> lis
     if mends is None or action is GuardAction.HALT:
         return [_NEXT[language][action][pick]]
     return [_NOT_RUN[language][pick], mends[pick]] if action is GuardAction.BLOCK else [mends[pick]]
+
+
+def without_tools(halted: str | None, tools: Iterable[str], language: Language, spoken: int) -> str:
+    """What the model is told when a run goes on without `tools`; `halted`, the text of the halt, says what was tried."""
+    told = _WITHOUT[language][spoken % 2].format(tools=(", " if language is Language.ENGLISH else "、").join(tools))
+    for stops in _NEXT[language][GuardAction.HALT]:
+        if halted is not None and halted.endswith(stops):
+            return halted.removesuffix(stops) + told
+    return f"{OWN_WORDS} {told}"
 
 
 def rule_failed(language: Language) -> str:

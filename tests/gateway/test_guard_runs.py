@@ -570,6 +570,9 @@ def test_the_fallback_closes_the_tool_and_the_turn_goes_on(caller: httpx.Client,
     run = opened(caller, name=name, tools=READ, policy={"on_loop": "fallback"})
     halt = halted(run)
     assert (halt["next"], halt["turn"]["end"], halt["banned_tools"]) == ("fallback", False, ["look"])
+    assert_ready_for_providers(halt["tool_result"], halt["call_id"])
+    assert "has no look" in halt["tool_result"]["text"]
+    assert "stops" not in halt["tool_result"]["text"]
     assert run.before(look(9, at="p9"))["reason"]["code"] == "tool_banned"
     assert run.before(ToolCall("save", {"n": 1}, call_id="c10"))["execute"]
 

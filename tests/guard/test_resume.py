@@ -15,6 +15,7 @@ from guard import (
     Guard,
     GuardAction,
     GuardPolicy,
+    Language,
     NextStep,
     OnLoop,
     OnRepeatedError,
@@ -141,6 +142,32 @@ def test_the_fallback_closes_the_tool_until_a_resume_opens_it() -> None:
     guard.resume()
     assert guard.closed_tools == ()
     assert guard.before(ToolCall("look", {"at": "p9"})).execute
+
+
+@pytest.mark.parametrize("language", Language)
+def test_the_fallback_says_what_was_tried_and_that_the_run_goes_on_without_the_tool(language: Language) -> None:
+    guard = Guard(GuardPolicy(language=language), tools=TOOLS)
+    halt = loop(guard, ToolCall("look", {}))
+    told = guard.fall_back().text
+    assert halt.reason is not None
+    assert told is not None
+    stops = ("stops here", "ends the turn", "停止", "结束")
+    assert any(word in halt.reason.text for word in stops)
+    assert not any(word in told for word in stops)
+    assert "same" in told
+    assert any(word in told for word in ("without it", "has no look", "已关闭", "不再提供"))
+    assert Guard().fall_back().text is None
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=1), Budget(tokens=1), Budget(cost=0.1), Budget(seconds=1)])
+def test_a_spent_budget_closes_no_tool_but_asks_a_person(budget: Budget) -> None:
+    guard = Guard(GuardPolicy(budget=budget), tools=TOOLS)
+    guard.before(ToolCall("look", {"at": 1}), now=0)
+    guard.after(ToolCall("look", {"at": 1}), Outcome.ok(1, tokens=9, cost=9), now=9)
+    decision = guard.before(ToolCall("look", {"at": 2}), now=9)
+    assert decision.end_reason is EndReason.BUDGET
+    assert after_halt(guard.policy, decision, guard.halts) is NextStep.HUMAN
+    assert after_halt(GuardPolicy(on_loop=OnLoop.HALT), decision, guard.halts) is NextStep.STOP
 
 
 def test_the_worker_may_die_between_any_two_calls() -> None:
