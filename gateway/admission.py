@@ -51,7 +51,7 @@ class AdmissionLimits:
     tenant_max_waiting: int = 10_000
     tenant_max_waiting_bytes: int = 25 * 1024**3
     min_free_bytes: int = 512 * 1024**2
-    """Free space on the data folder's disk, so that the database can go on writing what it must."""
+    """Free space on the data folder's disk, and on that of an embedded database elsewhere, which must go on writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ class Admission:
     def __init__(self, database: Database, data_dir: Path, limits: AdmissionLimits) -> None:
         self._database = database
         self._data_dir = data_dir
+        self._database_dir = _folder_of(database) or data_dir
         self._limits = limits
         self._lock = threading.Lock()
         self._looked_at = float("-inf")
@@ -105,6 +106,7 @@ class Admission:
         self._total = backlog.Waiting(0, 0, 0.0)
         self._wait_s = 0.0
         self._free_bytes = 0
+        self._database_free_bytes = 0
         self._has_refused = False
         self._counting = threading.Lock()
         self._coming = _Coming()
@@ -131,9 +133,10 @@ class Admission:
                 total = backlog.total(waiting.values())
                 wait_s = _wait_s(connection, total)
             free_bytes = shutil.disk_usage(self._data_dir).free
+            database_free_bytes = shutil.disk_usage(self._database_dir).free
             with self._counting:
                 self._waiting, self._total, self._wait_s = waiting, total, wait_s
-                self._free_bytes = free_bytes
+                self._free_bytes, self._database_free_bytes = free_bytes, database_free_bytes
                 for upload in self._arrived[:seen]:
                     self._coming.count(upload, -1)
                 del self._arrived[:seen]
@@ -171,6 +174,8 @@ class Admission:
         waiting, own = self._total, self._waiting.get(tenant, backlog.NOTHING)
         if self._free_bytes - coming.all_bytes - upload.announced_bytes < limits.min_free_bytes:
             return Overload.DISK_LOW
+        if self._database_free_bytes < limits.min_free_bytes:
+            return Overload.DISK_LOW
         if not upload.items:
             return None
         if (
@@ -192,6 +197,12 @@ class Admission:
         if reason is Overload.DISK_LOW:
             return 30
         return min(max(int(self._wait_s / 10), _LEAST_RETRY_S), _MOST_RETRY_S)
+
+
+def _folder_of(database: Database) -> Path | None:
+    """Where an embedded database lies; None for a server's, whose disk is not ours to look at."""
+    name = database.engine.url.database
+    return Path(name).parent if database.is_sqlite and name else None
 
 
 def _wait_s(connection: Connection, waiting: backlog.Waiting) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import sqlalchemy as sa
 
 from gateway.admission import Admission, AdmissionLimits, Admitted, Overload, Refusal
 from gateway.item import Status
-from gateway.store import items
+from gateway.store import items, migrate
 from gateway.store.engine import Database
 from gateway.store.tables import history
 from gateway.store.tables import items as item_table
@@ -104,3 +106,25 @@ def test_files_for_an_item_that_is_there_are_taken_although_no_further_item_is(
     admission.look()
     assert isinstance(admission.admit("a", announced_bytes=10), Refusal)
     assert admission.admit("a", announced_bytes=10**18, is_new=False) == Refusal(Overload.DISK_LOW, 30)
+
+
+@pytest.mark.parametrize("full", ["files", "rows"])
+def test_uploads_end_where_either_disk_runs_low(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedded database may lie on another disk than the files."""
+    folders = {name: tmp_path / name for name in ("files", "rows")}
+    for folder in folders.values():
+        folder.mkdir()
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=100 if folder == folders[full] else 10_000)
+
+    database = Database(f"sqlite:///{folders['rows'] / 'elsewhere.db'}")
+    migrate.upgrade(database)
+    admission = Admission(database, folders["files"], AdmissionLimits(min_free_bytes=1000))
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.admission.shutil.disk_usage", usage)
+        admission.look()
+        assert admission.admit("a", announced_bytes=10) == Refusal(Overload.DISK_LOW, 30)
+    admission.look()  # there is room again
+    assert isinstance(admission.admit("a", announced_bytes=10), Admitted)
+    database.close()

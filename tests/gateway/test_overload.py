@@ -158,7 +158,7 @@ def test_a_full_queue_gets_503_for_everybody(tmp_path: Path) -> None:
         assert answer.json()["retryable"] is True
 
 
-def test_uploads_are_refused_before_the_disk_is_full_and_taken_again_without_a_restart(tmp_path: Path) -> None:
+def test_uploads_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     with running("serve", tmp_path, min_free_bytes=10**18) as service:
         answer = submit(service.client(), 1)
         assert answer.status_code == 507
