@@ -77,9 +77,8 @@ class Submissions:
         key = idempotency.parse_key(request.headers.get("idempotency-key"))
         with self._places.one() as place:
             accepted, replayed = await self._receive(request, principal, key, preference, place)
-            self._services.admission.settle(
-                request.scope["state"]["admitted"]
-            )  # however long its outcome is waited for
+            # From here on a look sees the item, however long its outcome is waited for.
+            self._services.admission.settle(request.scope["state"]["admitted"])
             is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)
         if not replayed and accepted.duplicate_of is None:
             self._services.dispatch.wake(accepted.item_id, Bulkhead.OCR if is_measured else Bulkhead.EDGE)
