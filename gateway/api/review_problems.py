@@ -77,7 +77,7 @@ def _what_ended(error: LeaseLost) -> str:
     if change is None:
         return f"{error.public}{now}"
     how = f"{change.what.value.replace('_', ' ')} by {change.actor} at {timestamp(change.at_ms)}"
-    return f"Your lease on this escalation is over: {how}.{now}"
+    return f"You hold no lease on this escalation any more: {how}.{now}"
 
 
 def _now(error: LeaseLost) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def decide(
     key: str | None = None,
     undo_ms: int = 0,
 ) -> Decided:
-    """Decide on the case that was read at `version`, under the lease whose token the decision carries.
+    """Decide on the case that was read at `version`, under one's own lease, whose token the decision carries.
 
     With `undo_ms` the effect waits that long, in which `undo` takes the decision back. Raises `NoSuchCase`,
     `AlreadyResolved`, `Withdrawn`, `PreconditionMissing`, `LeaseLost`, `StaleVersion`, `KeyReused`, and what
@@ -90,7 +90,7 @@ def decide_in(
         return _replayed(connection, record, key, mark)
     if version is None:
         raise PreconditionMissing
-    if not leases.holds(connection, case_id, token=wanted.lease_token):
+    if not leases.holds(connection, case_id, token=wanted.lease_token, holder=desk.person):
         raise lease_lost(connection, record)
     if record.version != version:
         raise StaleVersion(record)

@@ -113,10 +113,12 @@ def claim_next(
 def heartbeat(
     services: Services, desk: Desk, case_id: str, *, token: str, lease_ms: int = DEFAULT_LEASE_MS
 ) -> EscalationLease:
-    """Keep a lease. Raises `NoSuchCase`, `LeaseLost`, `Withdrawn`."""
+    """Keep one's own lease. Raises `NoSuchCase`, `LeaseLost`, `Withdrawn`."""
 
     def work(connection: Connection) -> EscalationLease:
-        lease = leases.heartbeat(connection, case_id, tenant=desk.tenant, token=token, lease_ms=lease_ms)
+        lease = leases.heartbeat(
+            connection, case_id, tenant=desk.tenant, token=token, holder=desk.person, lease_ms=lease_ms
+        )
         if lease is None:
             raise lease_lost(connection, case_in(connection, desk, case_id))
         return lease
@@ -128,7 +130,9 @@ def release(services: Services, desk: Desk, case_id: str, *, token: str, note: s
     """Give a case back, with a note for the next one. Raises `NoSuchCase`, `LeaseLost`, `Withdrawn`."""
 
     def work(connection: Connection) -> EscalationRecord:
-        is_released = leases.release(connection, case_id, tenant=desk.tenant, token=token, actor=desk.person, note=note)
+        is_released = leases.release(
+            connection, case_id, tenant=desk.tenant, token=token, holder=desk.person, note=note
+        )
         record = case_in(connection, desk, case_id)
         if not is_released:
             raise lease_lost(connection, record)

@@ -30,7 +30,9 @@ def claim(
         )
     ).first()
     if row is not None:
-        return heartbeat(connection, escalation_id, tenant=tenant, token=row.lease_token, lease_ms=lease_ms)
+        return heartbeat(
+            connection, escalation_id, tenant=tenant, token=row.lease_token, holder=holder, lease_ms=lease_ms
+        )
     return _take(connection, escalation_id, tenant=tenant, holder=holder, lease_ms=lease_ms)
 
 
@@ -98,15 +100,16 @@ def _held_by(holder: str, token: str, lease_ms: int) -> dict[str, Any]:
 
 
 def heartbeat(
-    connection: Connection, escalation_id: str, *, tenant: str, token: str, lease_ms: int
+    connection: Connection, escalation_id: str, *, tenant: str, token: str, holder: str, lease_ms: int
 ) -> EscalationLease | None:
-    """Renew a lease by its token; None if it was lost."""
+    """Renew one's own lease by its token; None if it was lost, or is another's."""
     row = connection.execute(
         escalations.update()
         .where(
             escalations.c.id == escalation_id,
             escalations.c.tenant == tenant,
             escalations.c.lease_token == token,
+            escalations.c.holder == holder,
             is_held(),
         )
         .values(lease_expires_ms=database_now_ms() + lease_ms)
@@ -116,9 +119,9 @@ def heartbeat(
 
 
 def release(
-    connection: Connection, escalation_id: str, *, tenant: str, token: str, actor: str, note: str | None = None
+    connection: Connection, escalation_id: str, *, tenant: str, token: str, holder: str, note: str | None = None
 ) -> bool:
-    """Give a case back; False if the lease was lost before."""
+    """Give a case back; False if the lease was lost before, or is another's."""
     changed = connection.execute(
         escalations.update()
         .where(
@@ -126,11 +129,12 @@ def release(
             escalations.c.tenant == tenant,
             escalations.c.status == CLAIMED,
             escalations.c.lease_token == token,
+            escalations.c.holder == holder,
         )
         .values(**_FREED, version=escalations.c.version + 1, updated_ms=database_now_ms())
     )
     if changed.rowcount == 1:
-        audit.write(connection, escalation_id, Change.RELEASED, actor=actor, before=CLAIMED, note=note)
+        audit.write(connection, escalation_id, Change.RELEASED, actor=holder, before=CLAIMED, note=note)
     return changed.rowcount == 1
 
 
@@ -160,10 +164,13 @@ def assign(
     return EscalationLease(token, row.fence, to, row.lease_expires_ms)
 
 
-def holds(connection: Connection, escalation_id: str, *, token: str) -> bool:
-    """Whether this token is a live lease on the case."""
+def holds(connection: Connection, escalation_id: str, *, token: str, holder: str) -> bool:
+    """Whether this token is the holder's live lease on the case."""
     query = sa.select(escalations.c.id).where(
-        escalations.c.id == escalation_id, escalations.c.lease_token == token, is_held()
+        escalations.c.id == escalation_id,
+        escalations.c.lease_token == token,
+        escalations.c.holder == holder,
+        is_held(),
     )
     return connection.execute(query).first() is not None
 

@@ -51,6 +51,20 @@ def test_lead_takes_over_and_the_holder_before_is_told_who_has_it_now(queue: Que
     assert queue.post(f"{case}/resolve", body, If_Match=etag, On_Behalf_Of="lea").status_code == 200
 
 
+def test_token_of_a_colleagues_lease_is_worth_nothing_in_other_hands(queue: Queue, reviewer: httpx.Client) -> None:
+    case = queue.raised()
+    claim = reviewer.post(f"/v1/escalations/{case}/claim", json={}, headers={"On-Behalf-Of": "ann"})
+    token, etag = claim.json()["lease"]["token"], claim.headers["ETag"]
+    for path, body in (("heartbeat", {}), ("release", {}), ("resolve", REJECT)):
+        for client, person in ((reviewer, "bob"), (reviewer, None), (queue.client, "lea"), (queue.client, None)):
+            headers = {"If-Match": etag, **({} if person is None else {"On-Behalf-Of": person})}
+            answer = client.post(f"/v1/escalations/{case}/{path}", json={"lease_token": token, **body}, headers=headers)
+            assert refused(answer, 409, "lease_lost")["holder"] == "person:ann"
+    assert (queue.get(case)["holder"], queue.whats(case)) == ("person:ann", ["opened", "claimed"])
+    answer = queue.post(f"{case}/resolve", {"lease_token": token, **REJECT}, If_Match=etag, On_Behalf_Of="ann")
+    assert (answer.status_code, answer.json()["resolution"]["by"]) == (200, "person:ann")
+
+
 def test_assigned_case_is_the_persons_and_its_token_comes_with_their_claim(queue: Queue) -> None:
     case = queue.raised()
     given = queue.post(f"{case}/assign", {"user": "bob@example.org"})
