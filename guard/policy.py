@@ -153,6 +153,33 @@ class Ladders:
     rule: Ladder = _BY_NAME["rule"]
 
 
+_LISTS: Final = frozenset({"ignore_args", "number_args", "volatile_result", "retryable_codes"})
+_FLAGS: Final = frozenset({"poller", "vision_rule", "needs_approval"})
+_FRACTIONS: Final = frozenset({"cost", "seconds"})
+_LIMITS: Final = frozenset({"steps", "calls_per_tool", "tokens", "cost", "seconds", "max_calls", "max_writes"})
+
+
+def _wanted(name: str, what: str) -> str:
+    if name == "off" or name in _LISTS or (name == "needs_approval" and what == "guard policy"):
+        return "give a list of names"
+    if name in _FLAGS:
+        return "it is true or false"
+    if name == "group":
+        return "give a name"
+    return f"give a {'' if name in _FRACTIONS else 'whole '}number, {_least(name)} or more"
+
+
+def _is_amount(name: str, entry: object) -> bool:
+    if entry is None:
+        return name in _LIMITS
+    kinds = (int, float) if name in _FRACTIONS else (int,)
+    return isinstance(entry, kinds) and not isinstance(entry, bool) and entry >= _least(name)
+
+
+def _least(name: str) -> int:
+    return 1 if name == "max_signatures" else 0  # a guard that remembers nothing guards nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Backstops that are blind to results; None is no limit."""
@@ -166,6 +193,13 @@ class Budget:
     """In the caller's currency, as `Outcome.cost` and `Guard.charge` report it."""
     seconds: float | None = None
     """Between the first and the latest time handed in, pauses taken out."""
+
+    def __post_init__(self) -> None:
+        """Raises PolicyError for what is no limit: it would fail at the first call."""
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not _is_amount(entry.name, value):
+                raise PolicyError(f"budget.{entry.name}: {value!r} does not fit; {_wanted(entry.name, 'budget')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +371,6 @@ _ENUMS: Final[dict[str, type[Enum]]] = {
     "on_repeated_error": OnRepeatedError,
     "language": Language,
 }
-_LISTS: Final = frozenset({"ignore_args", "number_args", "volatile_result", "retryable_codes"})
-_FLAGS: Final = frozenset({"poller", "vision_rule", "needs_approval"})
-_FRACTIONS: Final = frozenset({"cost", "seconds"})
-_LIMITS: Final = frozenset({"steps", "calls_per_tool", "tokens", "cost", "seconds", "max_calls", "max_writes"})
 _GROUPS: Final[dict[str, type[Ladders] | type[Budget]]] = {"ladders": Ladders, "budget": Budget}
 
 
@@ -351,6 +381,9 @@ def _check_kinds(entries: ToolTraits | GuardPolicy, what: str) -> None:
         wanted = _ENUMS.get(name)
         if wanted is not None and not isinstance(value, wanted):
             raise PolicyError(f"{what}.{name}: {value!r} is no {wanted.__name__}; {_choices(value, wanted, True)}")
+        group = _GROUPS.get(name)
+        if group is not None and not isinstance(value, group):
+            raise PolicyError(f"{what}.{name}: {value!r} is no {group.__name__}")
         if isinstance(value, str) and (name in _LISTS or name in ("off", "needs_approval")):
             raise PolicyError(f"{what}.{name}: {value!r} is one text; give a list of names")
 
@@ -399,27 +432,6 @@ def _read_entry(name: str, entry: object, what: str) -> object:
     if not is_right:
         raise wrong
     return entry
-
-
-def _wanted(name: str, what: str) -> str:
-    if name == "off" or name in _LISTS or (name == "needs_approval" and what == "guard policy"):
-        return "give a list of names"
-    if name in _FLAGS:
-        return "it is true or false"
-    if name == "group":
-        return "give a name"
-    return f"give a {'' if name in _FRACTIONS else 'whole '}number, {_least(name)} or more"
-
-
-def _is_amount(name: str, entry: object) -> bool:
-    if entry is None:
-        return name in _LIMITS
-    kinds = (int, float) if name in _FRACTIONS else (int,)
-    return isinstance(entry, kinds) and not isinstance(entry, bool) and entry >= _least(name)
-
-
-def _least(name: str) -> int:
-    return 1 if name == "max_signatures" else 0  # a guard that remembers nothing guards nothing
 
 
 def _texts(entry: object, wrong: PolicyError) -> list[str]:

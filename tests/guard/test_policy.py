@@ -112,13 +112,17 @@ def test_a_typo_in_a_policy_is_refused_by_name(stored: dict[str, Any], says: str
     ("make", "says"),
     [
         (lambda: GuardPolicy(counting=_any("strict")), "Counting.STRICT"),
+        (lambda: GuardPolicy(budget=_any(3)), "3 is no Budget"),
+        (lambda: GuardPolicy(ladders=_any({"run": [1, 2, 3]})), "is no Ladders"),
+        (lambda: Budget(steps=_any("20")), "budget.steps: '20' does not fit; give a whole number"),
+        (lambda: Budget(cost=float("nan")), "budget.cost: nan does not fit"),
         (lambda: ToolTraits(_any("read")), "Effect.READ_ONLY"),
         (lambda: ToolTraits(Effect.READ_ONLY, ignore_args=_any("id")), "one text"),
         (lambda: traits(Effect.READ_ONLY, number_args="contrast"), "one text"),
     ],
-    ids=["policy", "effect", "list", "decorator"],
+    ids=["policy", "budget", "ladders", "limit", "no number", "effect", "list", "decorator"],
 )
-def test_a_text_where_another_value_is_needed_is_refused_and_not_read_as_something_else(
+def test_a_value_of_another_kind_is_refused_and_not_read_as_something_else(
     make: Callable[[], object], says: str
 ) -> None:
     with pytest.raises(PolicyError, match=says):
