@@ -161,7 +161,10 @@ class ReviewPages:
             "lookers": self._lookers.others(case_id, visit.name),
             "toast": _toast(connection, visit),
             "standing": notices.standing(
-                record, visit, is_held_by_other=case.is_held and not case.is_mine, can_reopen=visit.can_review
+                record,
+                visit,
+                is_held_by_other=case.is_held and not case.is_mine,
+                can_reopen=visit.can_review and deciding.may_take_back(record, visit.desk),
             ),
         }
 

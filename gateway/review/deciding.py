@@ -146,14 +146,26 @@ def undo(services: Services, desk: Desk, case_id: str, *, lease_ms: int = DEFAUL
 
     def work(connection: Connection) -> Claimed:
         record = case_in(connection, desk, case_id)
-        if record.status is EscalationStatus.RESOLVED and record.decided_by != desk.person and not desk.is_lead:
-            raise Forbidden(f"{record.decided_by} decided this; only they or a lead can take it back.")
+        check_may_take_back(record, desk)
         lease = decisions.undo(connection, case_id, tenant=desk.tenant, person=desk.person, lease_ms=lease_ms)
         if lease is None:
             raise not_claimable(record)
         return Claimed(case_in(connection, desk, case_id), lease)
 
     return services.database.transact(work)
+
+
+def may_take_back(record: EscalationRecord, desk: Desk) -> bool:
+    """Whether a decision that has not taken effect is theirs to take back: their own; a lead's, anybody's."""
+    return not record.is_pending or record.decided_by == desk.person or desk.is_lead
+
+
+def check_may_take_back(record: EscalationRecord, desk: Desk) -> None:
+    """Raise `Forbidden` where a colleague's decision has not taken effect yet."""
+    if not may_take_back(record, desk):
+        raise Forbidden(
+            f"{record.decided_by} decided this; until it takes effect only they or a lead can take it back."
+        )
 
 
 def apply_pending(services: Services) -> list[EscalationRecord]:

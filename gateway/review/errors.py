@@ -50,7 +50,7 @@ class AlreadyClaimed(_OfCase):
 
 
 class LeaseLost(_OfCase):
-    """The lease ran out, was given back or was taken over, or is another's; `record` is the case now, `change` what ended the lease."""
+    """The lease ran out, was given back, taken over or never one's own; `record` is the case now, `change` what ended it."""
 
     code = "lease_lost"
     public = "Your lease on this escalation is over. Claim it again."

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from gateway.escalation import UNDECIDED, EscalationRecord, EscalationStatus
 from gateway.item import Item, Status
 from gateway.profiles.loader import EscalationPolicy
-from gateway.review.deciding import tell
+from gateway.review.deciding import check_may_take_back, tell
 from gateway.review.desk import Desk
 from gateway.review.errors import NotReversible, StaleVersion, Withdrawn
 from gateway.review.priority import terms_of
@@ -31,7 +31,8 @@ def reopen(services: Services, desk: Desk, case_id: str, *, reason: str) -> Esca
 
     The same case: a decision that has not taken effect or that no run has fetched, an item that waits still (its case
     expired on hold), or that was rejected by this case. A new case: the item is being worked on again, or failed since.
-    Raises `NoSuchCase`, `Withdrawn`, `StaleVersion`, and `NotReversible` where the outcome was delivered.
+    Raises `NoSuchCase`, `Withdrawn`, `StaleVersion`, `Forbidden` where a colleague's decision can still be taken back by them
+    (and by a lead), and `NotReversible` where the outcome was delivered.
     """
     record = services.database.transact(lambda connection: _reopen(connection, services, desk, case_id, reason))
     tell(services, record)
@@ -44,6 +45,7 @@ def _reopen(connection: Connection, services: Services, desk: Desk, case_id: str
         raise Withdrawn(record)
     if record.status in UNDECIDED:
         raise NotReversible("This case is not decided yet: claim it, or take it over.", None)
+    check_may_take_back(record, desk)
     if record.is_pending or _is_run_waiting(connection, record):
         return _same_case(connection, services, desk, record, reason)
     if record.run_id is not None or record.item_id is None:

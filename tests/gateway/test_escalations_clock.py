@@ -106,6 +106,29 @@ def test_only_who_decided_or_a_lead_takes_a_decision_back_and_not_once_it_took_e
     assert undecided["detail"] == "This is open: nothing is decided here yet."
 
 
+def test_colleague_reopens_no_decision_that_can_still_be_taken_back(queue: Queue) -> None:
+    by_colleague, by_themselves, by_lead, later = (queue.raised() for _ in range(4))
+    key = store_key(queue.service, queue.tenant, "review", "review:delegate")
+    why = {"reason": "The label can be read."}
+
+    def reopened(case: str, person: str) -> httpx.Response:
+        return client.post(f"/v1/escalations/{case}/reopen", json=why, headers={"On-Behalf-Of": person})
+
+    with queue.service.client(headers=bearer(key)) as client:
+        for case, undo_s in ((by_colleague, 60), (by_themselves, 60), (by_lead, 60), (later, 0)):
+            headers = {"On-Behalf-Of": "ann"}
+            claim = client.post(f"/v1/escalations/{case}/claim", json={}, headers=headers)
+            body = {"lease_token": claim.json()["lease"]["token"], "undo_s": undo_s, **REJECT}
+            headers["If-Match"] = claim.headers["ETag"]
+            assert client.post(f"/v1/escalations/{case}/resolve", json=body, headers=headers).status_code == 200
+        problem = refused(reopened(by_colleague, "bob"), 403, "forbidden")
+        assert problem["detail"].startswith("person:ann decided this")
+        assert status_of(queue, by_colleague) == "resolved"
+        assert reopened(by_themselves, "ann").json()["status"] == "open"
+        assert queue.post(f"{by_lead}/reopen", why, On_Behalf_Of="lea").json()["status"] == "open"
+        assert reopened(later, "bob").json()["status"] == "open"
+
+
 def test_cancelling_wins_over_a_decision_that_can_still_be_taken_back(queue: Queue) -> None:
     case = queue.raised()
     pending(queue, case, 1, action="answer_item", output=COPY)
