@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from fallback.text_only import Answer, Brief, OutputInvalid, Picture, fenced, parse_object, request_text
-from gateway import guard_metrics, metrics, tracing
+from gateway import metrics, tracing
 from gateway.agent.conversation import (
     CUT_ARGUMENTS,
     MAX_KEPT_ARGUMENTS,
@@ -35,6 +35,7 @@ from gateway.agent.packet import case_of, halt_packet, stop_packet
 from gateway.agent.policing import Limits
 from gateway.agent.prices import Prices
 from gateway.agent.tools import VISION_GROUP, Tool, ToolFailed, Workbench, as_text, run_tool, stated_by
+from gateway.guarding import metrics as guard_metrics
 from gateway.item import Effect, Usage
 from gateway.profiles import Profile
 from gateway.store.budgets import ALL, BudgetExhausted, dollars

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.render import timestamp
-from gateway.guard_answers import budget_json
-from gateway.guard_runs import RunView
+from gateway.guarding.answers import budget_json
+from gateway.guarding.runs import RunView
 from gateway.store.guard_runs import RunRow
 
 _COUNTERS = ("allow", "warn", "block", "halt", "executed", "not_executed", "shared", "reports", "unasked")

@@ -21,8 +21,8 @@ from gateway.api.guard_render import opened_json, run_json
 from gateway.api.idempotency import parse_key
 from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.render import timestamp
-from gateway.guard_problems import RunProblem
-from gateway.guard_requests import (
+from gateway.guarding.problems import RunProblem
+from gateway.guarding.requests import (
     BatchRequest,
     CallRequest,
     EndRequest,
@@ -30,7 +30,7 @@ from gateway.guard_requests import (
     ReportRequest,
     ResumeRequest,
 )
-from gateway.guard_runs import Answer, GuardRuns
+from gateway.guarding.runs import Answer, GuardRuns
 from gateway.store.engine import Database
 from gateway.switches import SwitchBoard
 from guard import PolicyError

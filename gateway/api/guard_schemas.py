@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.api.schemas import problem
-from gateway.guard_requests import (
+from gateway.guarding.requests import (
     BatchRequest,
     CallRequest,
     EndRequest,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from gateway.escalation import EscalationRecord
-from gateway.guard_requests import read_definition
+from gateway.guarding.requests import read_definition
 from gateway.resolution.calls import consented, denied
 from gateway.resolution.decisions import AnswerTool, AnyDecision, ApproveCall, DenyCall, EditCall, Resume
 from gateway.resolution.refusals import WrongField, check_tools, wrong_field

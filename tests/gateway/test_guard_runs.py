@@ -16,10 +16,10 @@ from openai.types.chat import ChatCompletionToolMessageParam
 from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import TypeAdapter
 
-from gateway.guard_metrics import ToolNames
-from gateway.guard_requests import CallRequest, NewRunRequest, ReportRequest, ResumeRequest
-from gateway.guard_runs import GuardRuns
-from gateway.guard_visits import FIRST_SNAPSHOT
+from gateway.guarding.metrics import ToolNames
+from gateway.guarding.requests import CallRequest, NewRunRequest, ReportRequest, ResumeRequest
+from gateway.guarding.runs import GuardRuns
+from gateway.guarding.visits import FIRST_SNAPSHOT
 from gateway.store import items as item_store
 from gateway.store.engine import Database
 from guard import Effect, GuardAction, Outcome, ToolCall, ToolTraits

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.agent.journal import Journal
 from gateway.agent.meter import Estimate
-from gateway.guard_requests import CallRequest, NewRunRequest
-from gateway.guard_runs import GuardRuns
+from gateway.guarding.requests import CallRequest, NewRunRequest
+from gateway.guarding.runs import GuardRuns
 from gateway.item import Lease
 from gateway.store import events, items, steps, switches
 from gateway.store.engine import Database

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from gateway import intake, retention
 from gateway.blobs import Blobs, BlobStoreUnreachable, FolderBlobs
 from gateway.escalation import Change
-from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest
-from gateway.guard_runs import GuardRuns
+from gateway.guarding.requests import CallRequest, EndRequest, NewRunRequest
+from gateway.guarding.runs import GuardRuns
 from gateway.ids import new_id
 from gateway.item import FileRecord, Item, Status
 from gateway.retention import Upkeep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.guard_answers import OpenCall
+from gateway.guarding.answers import OpenCall
 
 
 class RunProblem(Exception):

@@ -9,13 +9,13 @@ from typing import Any, Final
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from gateway import guard_judging as judging
-from gateway import guard_metrics
-from gateway.guard_answers import as_text, budget_json, closing_results, tool_result
-from gateway.guard_cases import CallAnswer, GrantedCall, Words, decided_words, own_words
-from gateway.guard_problems import RunProblem, conflict, no_run, reused
-from gateway.guard_requests import CallRequest, EndRequest, NewRunRequest, ReportRequest, ResumeRequest, policy_id
-from gateway.guard_visits import LiveGuards, Progress, Visit, open_visit, spent_json
+from gateway.guarding import judging
+from gateway.guarding import metrics as guard_metrics
+from gateway.guarding.answers import as_text, budget_json, closing_results, tool_result
+from gateway.guarding.cases import CallAnswer, GrantedCall, Words, decided_words, own_words
+from gateway.guarding.problems import RunProblem, conflict, no_run, reused
+from gateway.guarding.requests import CallRequest, EndRequest, NewRunRequest, ReportRequest, ResumeRequest, policy_id
+from gateway.guarding.visits import LiveGuards, Progress, Visit, open_visit, spent_json
 from gateway.ids import new_id
 from gateway.item import Item
 from gateway.store import escalations, items

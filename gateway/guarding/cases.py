@@ -11,9 +11,9 @@ from sqlalchemy.engine import Connection
 
 from gateway.agent.open_calls import CallState
 from gateway.escalation import UNDECIDED, Action, EscalationRecord, EscalationStatus, OnExpire
-from gateway.guard_answers import as_text
-from gateway.guard_problems import RunProblem, conflict
-from gateway.guard_requests import ResumeRequest
+from gateway.guarding.answers import as_text
+from gateway.guarding.problems import RunProblem, conflict
+from gateway.guarding.requests import ResumeRequest
 from gateway.profiles.loader import EscalationPolicy
 from gateway.resolution import FALSE_ALARM, advice
 from gateway.resolution.calls import denied_content

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from sqlalchemy.engine import Connection
 
-from gateway.guard_answers import OpenCall
-from gateway.guard_problems import conflict
-from gateway.guard_requests import read_definition
+from gateway.guarding.answers import OpenCall
+from gateway.guarding.problems import conflict
+from gateway.guarding.requests import read_definition
 from gateway.item import Status
 from gateway.store import guard_runs as store
 from gateway.store import items

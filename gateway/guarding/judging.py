@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.guard_answers import Given, OpenCall, as_text, decision_json
-from gateway.guard_cases import raise_case
-from gateway.guard_problems import RunProblem, conflict, reused, still_running
-from gateway.guard_requests import CallRequest, ReportRequest
-from gateway.guard_visits import Progress, Visit
+from gateway.guarding.answers import Given, OpenCall, as_text, decision_json
+from gateway.guarding.cases import raise_case
+from gateway.guarding.problems import RunProblem, conflict, reused, still_running
+from gateway.guarding.requests import CallRequest, ReportRequest
+from gateway.guarding.visits import Progress, Visit
 from gateway.ids import new_id
 from gateway.store.guard_runs import Kind, NewDecision, RunStatus, StoredDecision
 from guard import Decision, Flag, Guard, Mode, NextStep, Outcome, ReasonCode, ToolCall, after_halt
