@@ -17,6 +17,8 @@ from gateway.agent.executor import (
     build_guard,
     exhausted_sentence,
     out_of_budget,
+    own_budget_is_spent,
+    own_budget_sentence,
 )
 from gateway.agent.journal import Journal, with_unknown
 from gateway.agent.meter import Meter
@@ -24,7 +26,7 @@ from gateway.agent.models import ModelFailed, OpenAiCompatibleModel, endpoint_of
 from gateway.agent.offline_model import OfflineModel
 from gateway.agent.outcome import Failed, WritingOutcome, Written
 from gateway.agent.packet import stop_packet
-from gateway.agent.policing import limits_of, picture_facts, policy_of
+from gateway.agent.policing import Limits, limits_of, picture_facts, policy_of
 from gateway.agent.tools import Workbench, tools_of
 from gateway.decision import ScreenedFile
 from gateway.item import Item
@@ -143,12 +145,12 @@ def _write_by_one_request(
     text = request_text(brief)
     intent = {"request": 1, "model": endpoint.model, "text": text}
     estimate = meter.single((profile.prompt, text), [picture.part for picture in brief.pictures])
+    if own_budget_is_spent(journal, estimate, services.prices, limits):
+        return _out_of_budget(journal, profile, limits, own_budget_sentence(limits))
     try:
         row = journal.begin_request(intent, estimate)
     except BudgetExhausted as refused:
-        usage = journal.usage()
-        packet = stop_packet(exhausted_sentence(refused), journal, usage, limits.steps)
-        return out_of_budget(profile, packet, usage)
+        return _out_of_budget(journal, profile, limits, exhausted_sentence(refused))
     try:
         made = draft(brief, model, instructions=profile.prompt, check=profile.output_errors)
     except ModelFailed as error:
@@ -160,6 +162,11 @@ def _write_by_one_request(
     assert made.answer is not None
     journal.finish(row, {"text": made.answer.text, **_spent_on(services, row, made.answer)})
     return Written({**made.output, "produced_by": made.produced_by}, journal.usage())
+
+
+def _out_of_budget(journal: Journal, profile: Profile, limits: Limits, sentence: str) -> WritingOutcome:
+    usage = journal.usage()
+    return out_of_budget(profile, stop_packet(sentence, journal, usage, limits.steps), usage)
 
 
 def _close_lost_request(services: Services, journal: Journal) -> None:

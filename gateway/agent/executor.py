@@ -151,8 +151,8 @@ class AgentRun:
             return self._stopped("step_budget", "The run used up its model requests without finishing.")
         messages, tools = conversation.messages(), self._open_tools()
         estimate = self.meter.conversation(messages, tools, self.pictures)
-        if self._is_spent(estimate):
-            return self._out_of_budget(f"The item's own budget of {self.limits.cost} USD does not suffice for more.")
+        if own_budget_is_spent(self.journal, estimate, self.prices, self.limits):
+            return self._out_of_budget(own_budget_sentence(self.limits))
         try:
             intent = {"request": self._requests() + 1, "model": self.model.name}
             row = self.journal.begin_request(intent, estimate)
@@ -180,11 +180,6 @@ class AgentRun:
     def _count(self, decision: Decision) -> None:
         """For the metrics; a tool that the model made up is counted without its name."""
         guard_metrics.count([decision], self.guard, self.tools)
-
-    def _is_spent(self, estimate: Estimate) -> bool:
-        """Whether what the next request costs for certain, its input, is more than the item's own budget has left."""
-        spent = sum((Decimal(str((row.outcome or {}).get("cost", "0"))) for row in self.journal.current), Decimal(0))
-        return spent + self.prices.cost(input_tokens=estimate.input_tokens, output_tokens=0) > self.limits.cost
 
     def _finish_model(
         self, row: StepRow, outcome: Mapping[str, Any], spent: tuple[int, int] = (0, 0), *, unknown: int = 0
@@ -458,6 +453,17 @@ class AgentRun:
             self.bench.read_texts.update((row.outcome or {}).get("read", {}))
         for effect in self.bench.item.effects:
             self.bench.stated.update(stated_by(effect))
+
+
+def own_budget_is_spent(journal: Journal, estimate: Estimate, prices: Prices, limits: Limits) -> bool:
+    """Whether what the next request costs for certain, its input, is more than the item's own budget has left."""
+    spent = sum((Decimal(str((row.outcome or {}).get("cost", "0"))) for row in journal.current), Decimal(0))
+    return spent + prices.cost(input_tokens=estimate.input_tokens, output_tokens=0) > limits.cost
+
+
+def own_budget_sentence(limits: Limits) -> str:
+    """Why no further request is made, for a person."""
+    return f"The item's own budget of {limits.cost} USD does not suffice for more."
 
 
 def exhausted_sentence(refused: BudgetExhausted) -> str:

@@ -151,6 +151,15 @@ def test_usage_and_cost_are_counted(client: httpx.Client, stub: ModelStub, name:
     assert (usage["cost"], usage["currency"]) == ("0.0009", "USD")  # 1,200 at 0.25 and 300 at 2 dollars a million
 
 
+def test_item_whose_own_budget_does_not_pay_for_one_request_asks_nothing(
+    client: httpx.Client, stub: ModelStub, name: str
+) -> None:
+    stub.script()
+    item = written(client, {"title": name, "text": "Words of the seller.", "budget": {"max_cost": "0.000001"}})
+    assert (item["status"], item["reason"], item["usage"]["cost"]) == ("awaiting_human", "budget", "0")
+    assert stub.requests == []
+
+
 def test_overloaded_model_is_asked_again_when_it_says(client: httpx.Client, stub: ModelStub, name: str) -> None:
     stub.script(failure(429, Retry_After="1"))
     started = time.monotonic()
