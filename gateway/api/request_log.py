@@ -28,6 +28,7 @@ def log_request(scope: Scope, status: int | None, seconds: float) -> None:
         ms=round(seconds * 1000, 1),
         **{
             **{name: value for name, value in scope.get("path_params", {}).items() if name.endswith("_id")},
+            **({"item_id": state["item_id"]} if "item_id" in state else {}),
             **({} if principal is None else {"tenant": principal.tenant, "actor": principal.actor}),
         },
     )

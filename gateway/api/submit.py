@@ -77,6 +77,7 @@ class Submissions:
         key = idempotency.parse_key(request.headers.get("idempotency-key"))
         with self._places.one() as place:
             accepted, replayed = await self._receive(request, principal, key, preference, place)
+            request.scope["state"]["item_id"] = accepted.item_id
             # From here on a look sees the item, however long its outcome is waited for.
             self._services.admission.settle(request.scope["state"]["admitted"])
             is_measured = accepted.lease is not None and await self._inspect_edge(accepted.lease)

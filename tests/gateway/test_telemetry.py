@@ -102,6 +102,7 @@ def test_request_item_and_model_request_are_spans_and_log_lines_of_theirs_carry_
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     (done,) = [line for line in lines if line["event"] == "request.done" and line["path"] == "/v1/items"]
     assert (done["request_id"], done["status"]) == (answer.headers["Request-Id"], answer.status_code)
+    assert done["item_id"] == answer.json()["id"]
 
 
 def test_collector_that_is_not_there_changes_nothing(tmp_path: Path) -> None:
