@@ -38,6 +38,7 @@ from gateway.api.problems import ApiProblem, FieldError, invalid
 from gateway.api.purge import PurgeRoutes
 from gateway.api.queue_schemas import queue_components
 from gateway.api.schemas import components
+from gateway.api.security_schemes import about_access
 from gateway.api.service import ServiceRoutes
 from gateway.api.stream import EventHub, StreamPace
 from gateway.api.submit import Submissions
@@ -114,7 +115,7 @@ def create_app(services: Services) -> Gate:
     app.include_router(WebhookRoutes(services, changes).router())
     app.include_router(ServiceRoutes(services, changes).router())
     _speak_problems(app)
-    _describe(app)
+    _describe(app, keyless=settings.is_keyless)
     is_keyless = settings.is_keyless
     return Gate(
         app,
@@ -198,8 +199,9 @@ def _methods_of(request: Request) -> list[str]:
     return sorted({method for one in meant for method in one.methods or ()})
 
 
-def _describe(app: FastAPI) -> None:
+def _describe(app: FastAPI, *, keyless: bool) -> None:
     """Add the schemas that the routes refer to, once, when the description is first asked for."""
+    app.description = f"{app.description}\n\n{about_access(keyless=keyless)}"
     generated = app.openapi
 
     def described() -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _describe(app: FastAPI) -> None:
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update({**components(), **guard_components(), **webhook_components(), **decision_components()})
         schemas.update(queue_components())
-        complete(document)
+        complete(document, keyless=keyless)
         return document
 
     app.openapi = described  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What the OpenAPI description adds to every operation: answers and refusals that its route does not name itself.
+"""What the OpenAPI description adds to every operation: who may call it, and answers and refusals that its route does not name.
 
 A route describes what it does; what any route may refuse, and what each part of the API may refuse beside that, stands
 here once, so that no answer of the service is missing from the description.
@@ -12,9 +12,8 @@ from typing import Any
 from gateway.api.answer_schemas import ANSWERS
 from gateway.api.problems import MEDIA_TYPE
 from gateway.api.schemas import problem
+from gateway.api.security_schemes import OPEN_PATHS, SECURITY_SCHEMES, security_of
 
-_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths that need no key."""
 _WORDS = {
     400: "The request is not valid; `errors` names each field",
     401: "A valid API key, or a login, is needed",
@@ -60,9 +59,11 @@ _BESIDE: Mapping[tuple[str, str], tuple[int, ...]] = {
 }
 
 
-def complete(document: dict[str, Any]) -> None:
-    """Add to each operation what it answers and what it may refuse, in place."""
+def complete(document: dict[str, Any], *, keyless: bool) -> None:
+    """Add to each operation who may call it, what it answers and what it may refuse, in place."""
+    document.setdefault("components", {})["securitySchemes"] = SECURITY_SCHEMES
     for path, method, operation in _operations(document):
+        operation["security"] = security_of(method, path, keyless=keyless)
         _add_answers(operation["responses"], ANSWERS.get((method, path), {}))
         _add_refusals(path, method, operation)
 
@@ -87,7 +88,7 @@ def _add_refusals(path: str, method: str, operation: dict[str, Any]) -> None:
     responses: dict[str, Any] = operation["responses"]
     if not _is_ours(responses.get("422")):
         responses.pop("422", None)  # the framework's own, which this service never sends
-    if path in _OPEN:
+    if path in OPEN_PATHS:
         return
     for status in _refusals(path, method):
         responses.setdefault(str(status), problem(_WORDS[status]))

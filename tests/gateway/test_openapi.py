@@ -60,6 +60,7 @@ CANNOT_BE_SAID: dict[tuple[str, str], str] = {
     ("POST", "/v1/guard/runs/{run_id}/before"): "arguments come as `args` or as `args_raw`",
     ("POST", "/v1/guard/runs/{run_id}/before-batch"): "the calls of one message have ids of their own",
     ("POST", "/v1/guard/runs/{run_id}/after"): _DECIMAL,
+    ("POST", "/v1/guard/runs/{run_id}/resume"): _DECIMAL,
     ("POST", "/v1/keys"): "the end of a key lies in the future",
     ("POST", "/v1/keys/{key_id}/rotate"): "whole numbers are written without a fraction: 99.0 is refused",
     ("POST", "/v1/users"): "a password may not be a known or a simple one",

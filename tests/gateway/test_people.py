@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,45 @@ def test_service_says_whether_it_asks_for_a_login(locked: Service, api_client: h
         assert client.get("/v1/meta").status_code == 401
         key = store_key(locked, "shop")
         assert client.get("/v1/meta", headers=bearer(key)).json()["keyless"] is False
+
+
+def test_description_says_of_every_operation_who_may_call_it(
+    locked: Service, api_client: httpx.Client, visit: Visit
+) -> None:
+    keyless = api_client.get("/openapi.json").json()
+    someone = visit(Role.ADMIN, "default")
+    key = store_key(locked, "default")
+    with locked.client() as client:
+        document = client.get("/openapi.json").json()
+        schemes = document["components"]["securitySchemes"]
+        token = client.post("/v1/stream-tokens", headers=bearer(key)).json()["token"]
+        found = Counter[str]()
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                ways = [sorted(way) for way in operation["security"]]
+                assert set().union(*ways) <= set(schemes)
+                assert keyless["paths"][path][method]["security"] == operation["security"] + ([{}] if ways else [])
+                url = re.sub(r"{\w+}", "zzz_0", path)
+                refused = client.request(method, url).status_code == 401
+                assert refused == bool(ways), (method, path)
+                found.update("+".join(way) for way in ways)
+                if method == "get" and path != "/v1/events":
+                    assert client.get(url, headers=bearer(key)).status_code not in {401, 403}, path
+                    assert someone.client.get(url).status_code not in {401, 403}, path
+        changes = sum(method != "get" for methods in document["paths"].values() for method in methods)
+        operations = sum(len(methods) for methods in document["paths"].values())
+        assert found == {
+            "key": operations - 2, "session": operations - 2 - changes, "csrf+session": changes, "stream_token": 2,
+        }  # fmt: skip
+        assert [client.get("/v1/events", params={"token": token}).status_code for _ in range(2)] == [200, 401]
+    name, header = schemes["session"]["name"], schemes["csrf"]["name"]
+    body = {"name": None, "scopes": ["items:read"]}
+    with locked.client() as browser:
+        browser.cookies.set(name, someone.client.cookies[name])
+        assert browser.post("/v1/keys", json=body).json()["reason"] == "csrf"
+        assert browser.post("/v1/keys", json=body, headers={header: someone.csrf}).status_code == 201
+    assert "runs keyless" in keyless["info"]["description"]
+    assert "may run keyless" in document["info"]["description"]
 
 
 @pytest.mark.parametrize(
