@@ -154,7 +154,7 @@ async def run_guarded(
     """`Runner.run(agent, prompt, hooks=hooks, **run)` under `guard`, which is this run's alone.
 
     A call of a tool that does not exist is an error that the model reads; where the SDK gives up on the model's calls
-    before the guard does, that is an escalation too.
+    before the guard does, that is an escalation too. What it gives up on for other reasons is raised as without a guard.
     """
     ours = GuardHooks(Ledger(guard, clock=clock), hooks)
     mine = _LEDGER.set(ours.ledger)
@@ -213,7 +213,10 @@ def _configured(run: dict[str, Any]) -> dict[str, Any]:
 def _stopped(hooks: GuardHooks, why: RunHalted | ModelBehaviorError) -> GuardedRun:
     if isinstance(why, RunHalted):
         return GuardedRun(None, hooks.items, why.decision, why.decision.escalation)
-    return GuardedRun(None, hooks.items, hooks.ledger.end, hooks.ledger.escalation(why.message))
+    escalation = hooks.ledger.escalation(why.message)
+    if escalation is None and hooks.ledger.end is None:
+        raise why
+    return GuardedRun(None, hooks.items, hooks.ledger.end, escalation)
 
 
 def _guarded(tool: Callable[..., Any] | FunctionTool) -> FunctionTool:

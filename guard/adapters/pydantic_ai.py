@@ -13,11 +13,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from pydantic import ValidationError
 from pydantic_ai import Agent, RunContext, capture_run_messages
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import AgentRunError, ApprovalRequired, CallDeferred, UnexpectedModelBehavior, UserError
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    ToolRetryError,
+    UnexpectedModelBehavior,
+    UserError,
+)
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -30,11 +39,14 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition
 
 from guard.adapters.ledger import Clock, Ledger, RunHalted, as_call, joined
-from guard.adapters.plain import error_text, failure_of
+from guard.adapters.plain import ToolFailure, error_text, failure_of
 from guard.decision import Decision
 from guard.escalation import Escalation
 from guard.guard import Guard
 from guard.results import Outcome
+
+_RETRY: Final = "RETRY_ASKED"
+"""The code of a tool that raises `ModelRetry`."""
 
 _NOT_FAILURES = (CallDeferred, ApprovalRequired, AgentRunError, UserError)
 """How the framework itself leaves a tool."""
@@ -98,7 +110,7 @@ class GuardCapability(AbstractCapability[Any]):
                 return ledger.refusal(pending)
             return joined(await asyncio.shield(asyncio.wrap_future(twin)), pending.decision.append)
         try:
-            value = await handler(args)
+            value = await self._run(handler, args)
         except _NOT_FAILURES:
             pending.answer.set_result("")
             raise
@@ -114,6 +126,17 @@ class GuardCapability(AbstractCapability[Any]):
         guidance = ledger.settle(pending, Outcome.ok(returned))
         pending.answer.set_result(str(returned))
         return value if guidance is None else _with_guidance(value, guidance)
+
+    async def _run(self, handler: Any, args: Any) -> Any:
+        """What the tool returns. A retry that it asks for is an error of its, however often it asks."""
+        try:
+            return await handler(args)
+        except (ToolRetryError, UnexpectedModelBehavior) as exc:
+            asked = exc.__cause__ if isinstance(exc, UnexpectedModelBehavior) else exc
+            if not isinstance(asked, (ToolRetryError, ModelRetry, ValidationError)):
+                raise
+            reason = asked.__cause__ if isinstance(asked, ToolRetryError) and asked.__cause__ is not None else asked
+            raise ToolFailure(_RETRY, str(reason)) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +158,8 @@ async def run_guarded(
 ) -> GuardedRun:
     """`agent.run(prompt, **run)` under `guard`.
 
-    Where the framework gives up on invalid or unknown calls before the guard does, that is an escalation too.
+    Where the framework gives up on invalid or unknown calls before the guard does, that is an escalation too; what it gives
+    up on for other reasons is raised as without a guard.
     """
     capability = GuardCapability(guard, clock=clock)
     capabilities = [*(run.pop("capabilities", None) or ()), capability]
@@ -145,7 +169,10 @@ async def run_guarded(
         except RunHalted as halted:
             return GuardedRun(None, list(messages), halted.decision, halted.decision.escalation)
         except UnexpectedModelBehavior as exc:
-            return GuardedRun(None, list(messages), capability.ledger.end, capability.ledger.escalation(exc.message))
+            escalation = capability.ledger.escalation(exc.message)
+            if escalation is None and capability.ledger.end is None:
+                raise
+            return GuardedRun(None, list(messages), capability.ledger.end, escalation)
     return GuardedRun(result, list(messages))
 
 

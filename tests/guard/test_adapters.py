@@ -845,3 +845,59 @@ def test_runs_that_never_end_are_bounded() -> None:
     assert runs.find("2") is runs.find("2")
     with pytest.raises(LookupError):
         runs.find("0")
+
+
+def test_pydantic_ai_tools_that_ask_for_a_retry_climb_the_ladder_of_errors() -> None:
+    from pydantic_ai import Agent, ModelRetry
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    from guard.adapters.pydantic_ai import run_guarded
+
+    executed: list[str] = []
+
+    def look(file: str) -> str:
+        """Look at a picture."""
+        executed.append(file)
+        raise ModelRetry("try another file")
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse([ToolCallPart("look", {"file": f"p{len(messages)}"}, f"c{len(messages)}")])
+
+    run = asyncio.run(run_guarded(Agent(FunctionModel(respond), tools=[look]), "Write.", _declared(Guard())))
+    assert len(executed) == 4  # the framework alone gives up at the second, whatever comes of it
+    assert run.decision is not None
+    assert run.escalation is not None
+    assert "try another file" in str(run.messages)
+    assert "RETRY_ASKED" in run.escalation.question
+
+
+def _pydantic_ai_gives_up() -> Any:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    from guard.adapters.pydantic_ai import run_guarded
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse([ToolCallPart("final_result", {"response": "no number"}, f"c{len(messages)}")])
+
+    return run_guarded(Agent(FunctionModel(respond), output_type=int), "Write.", Guard())
+
+
+def _openai_gives_up() -> Any:
+    from agents import Agent, RunConfig
+
+    from guard.adapters.openai_agents import run_guarded
+
+    agent = Agent(name="writer", model=_scripted_openai([]), output_type=list[int])
+    return run_guarded(agent, "Write.", Guard(), run_config=RunConfig(tracing_disabled=True))
+
+
+@pytest.mark.parametrize("start", [_pydantic_ai_gives_up, _openai_gives_up], ids=["pydantic_ai", "openai_agents"])
+def test_what_a_framework_gives_up_on_for_other_reasons_is_raised(start: Callable[[], Any]) -> None:
+    from agents import ModelBehaviorError
+    from pydantic_ai.exceptions import UnexpectedModelBehavior
+
+    with pytest.raises((UnexpectedModelBehavior, ModelBehaviorError)):
+        asyncio.run(start())
