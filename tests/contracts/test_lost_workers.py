@@ -45,7 +45,7 @@ def status_of(ground: Ground, item_id: str) -> Status:
 @pytest.mark.case
 def test_item_of_a_worker_killed_in_the_middle_of_reading_is_ended_by_another(ground: Ground) -> None:
     """S1: nobody helps, and no message tells of it."""
-    with running("worker", ground.folder, **ground.shared) as other:
+    with running("worker", ground.folder, **ground.shared, warm_start=True) as other:
         doomed = start("worker", ground.folder, **ground.shared)
         freeze_between_writes(other.process.pid, ground.database)  # so that it is the doomed one that takes it
         try:
