@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway.api import request_values as values
+from gateway.api import versions
 from gateway.api.gate import principal_of
 from gateway.api.problems import ApiProblem, FieldError, invalid, not_found
 from gateway.api.render import timestamp
@@ -156,7 +157,7 @@ class BudgetRoutes:
         if not body:  # an empty body is more likely a slip than the wish to be without limits
             raise invalid("Send `max_cost`, `max_items` or both.", FieldError("", "missing", "null: by the settings."))
         limits = _limits_of(body, tenant)
-        expected = _expected_version(request)
+        expected = versions.expected_version(request)
         principal = principal_of(request.scope["state"])
         principal.require_operator()
         by = principal.actor
@@ -231,7 +232,7 @@ def _limits_json(limits: Limits) -> dict[str, Any]:
 
 def _answer(found: BudgetView) -> Response:
     body = budget_json(found)
-    return JSONResponse(body, headers={"ETag": f'"{body["version"]}"'})
+    return JSONResponse(body, headers=versions.etag(body["version"]))
 
 
 def _known_form(tenant: str) -> str:
@@ -272,12 +273,3 @@ def _micros(value: Any) -> int | None:
 
 def _wrong(name: str, detail: str) -> ApiProblem:
     return invalid(f"`{name}` is not valid. {detail}", FieldError(f"/{name}", "value", detail))
-
-
-def _expected_version(request: Request) -> int | None:
-    """The version in an `If-Match`; without one the last writer wins."""
-    header = request.headers.get("if-match")
-    if header is None or header.strip() == "*":
-        return None
-    text = header.strip().removeprefix("W/").strip('"')
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.api import paging
 from gateway.api import request_values as values
 from gateway.api.escalation_values import desk_of
 from gateway.api.render import timestamp
@@ -48,22 +49,26 @@ class DecisionRoutes:
 
     async def list(self, request: Request) -> Response:
         """`by=me` are the caller's own."""
-        wanted = values.query(request, (*_FILTERS, "cursor", "limit"))
+        wanted = values.query(request, (*_FILTERS, *paging.PARAMETERS))
         desk = desk_of(request)
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        asked = paging.asked_in(wanted)
         by = wanted.get("by")
         action = None if "action" not in wanted else values.choice(wanted, "action", _ACTIONS, "")
         where = DecisionFilter(desk.person if by == "me" else by, action, wanted.get("item"), wanted.get("escalation"))
 
         def look() -> list[tuple[DecisionRecord, Outcome]]:
             with self._services.database.read() as connection:
-                return store.page(connection, tenant=desk.tenant, where=where, after=after, limit=limit + 1)
+                return store.page(connection, tenant=desk.tenant, where=where, after=asked.after, limit=asked.enough)
 
         found = await run_in_threadpool(look)
-        page, cursor = values.page_of(found, limit, lambda one: values.encode_cursor(one[0].at_ms, one[0].id))
-        shown = [decision_json(record, outcome) for record, outcome in page]
-        return JSONResponse({"decisions": shown, "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing(
+                "decisions",
+                found,
+                show=lambda one: decision_json(*one),
+                place=lambda one: (one[0].at_ms, one[0].id),
+            )
+        )
 
     async def precision(self, request: Request) -> Response:
         """Of this tenant's decided cases."""

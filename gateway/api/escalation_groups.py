@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.api import escalation_json as shown
 from gateway.api import escalation_values as said
-from gateway.api import idempotency
+from gateway.api import idempotency, paging
 from gateway.api import request_values as values
 from gateway.api.changes import Changes
 from gateway.api.escalations import bulk_answer, run_review
@@ -31,13 +31,13 @@ class EscalationGroupRoutes:
         """The routes with their descriptions."""
         router = APIRouter(prefix="/v1/escalation-groups", tags=["escalations"])
         add = router.add_api_route
-        paging = {"parameters": parameters("all", "cursor", "limit")}
+        page = {"parameters": parameters("all", *paging.PARAMETERS)}
         add(
             "",
             self.list,
             methods=["GET"],
             summary="Kinds of incidents with open cases, the newest first",
-            **described("groups", paging),
+            **described("groups", page),
         )
         group = "/{group_id}"
         add(
@@ -72,17 +72,17 @@ class EscalationGroupRoutes:
 
     async def list(self, request: Request) -> Response:
         """Groups of the caller's tenant; with `all=true` also those without an open case."""
-        wanted = values.query(request, ("all", "cursor", "limit"))
+        wanted = values.query(request, ("all", *paging.PARAMETERS))
         desk = said.desk_of(request)
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
+        asked = paging.asked_in(wanted)
         has_open = values.choice(wanted, "all", ("true", "false"), "false") == "false"
-        place = values.decode_cursor(wanted)
-        after = None if place is None else place[1]
+        after = None if asked.after is None else asked.after[1]
         found = await run_review(
-            lambda: groups.listed(self._services, desk, has_open=has_open, after=after, limit=limit + 1)
+            lambda: groups.listed(self._services, desk, has_open=has_open, after=after, limit=asked.enough)
         )
-        page, cursor = values.page_of(found, limit, lambda view: values.encode_cursor(0, view.group.id))
-        return JSONResponse({"groups": [shown.group_json(view) for view in page], "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing("groups", found, show=shown.group_json, place=lambda view: (0, view.group.id))
+        )
 
     async def get(self, group_id: str, request: Request) -> Response:
         """One group; one that was merged away is the one that it became part of."""

@@ -167,11 +167,6 @@ def entry_json(entry: LogEntry) -> dict[str, Any]:
     }
 
 
-def etag(record: EscalationRecord) -> Mapping[str, str]:
-    """The header that a decision on this case has to match."""
-    return {"ETag": f'"{record.version}"'}
-
-
 def suggestion_json(suggestion: Suggestion | None) -> dict[str, Any] | None:
     """A pre-selected action with its reason."""
     if suggestion is None:

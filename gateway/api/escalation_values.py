@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from gateway import resolution
+from gateway.api import paging
 from gateway.api import request_values as values
 from gateway.api.auth import Principal
 from gateway.api.gate import principal_of
@@ -53,21 +54,18 @@ def person_named(name: object, where: str) -> str:
     return name if name.startswith("person:") else f"person:{name}"
 
 
-def cursor_after(last: EscalationRecord) -> str:
-    """Where the page after this case begins."""
-    return values.encode_cursor(last.due_ms, f"{last.priority}/{last.id}")
+def place_of(last: EscalationRecord) -> paging.Place:
+    """Where a case stands in the list."""
+    return last.due_ms, f"{last.priority}/{last.id}"
 
 
-def place(wanted: dict[str, str]) -> Place | None:
-    """The case after which the next page begins."""
-    after = values.decode_cursor(wanted)
+def case_at(after: paging.Place | None) -> Place | None:
+    """The case after which the next page begins. Raises a 400."""
     if after is None:
         return None
     priority, _, escalation_id = after[1].partition("/")
     if not _WHOLE_NUMBER.fullmatch(priority) or not escalation_id:
-        raise invalid(
-            "The cursor is not valid.", FieldError("cursor", "cursor", "Send the `next_cursor` as it was given.")
-        )
+        raise paging.wrong_cursor()
     return Place(after[0], int(priority), escalation_id)
 
 
@@ -218,9 +216,3 @@ def flag_of(body: Mapping[str, Any], name: str) -> bool:
     if not isinstance(flag, bool):
         raise invalid(f"`{name}` must be true or false.", FieldError(f"/{name}", "type", "Send true or false."))
     return flag
-
-
-def version_matched(request: Request) -> int | None:
-    """The version in an `If-Match` of ours; None for anything else."""
-    text = (request.headers.get("if-match") or "").strip().removeprefix("W/").strip('"')
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

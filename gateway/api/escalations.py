@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.api import escalation_json as shown
 from gateway.api import escalation_values as said
-from gateway.api import idempotency
+from gateway.api import idempotency, paging, versions
 from gateway.api import request_values as values
 from gateway.api.changes import Changes
 from gateway.api.decision_schemas import RESOLVE_OPENAPI
@@ -42,7 +42,7 @@ class EscalationRoutes:
         """The routes with their descriptions."""
         router = APIRouter(prefix="/v1/escalations", tags=["escalations"])
         add = router.add_api_route
-        filters = {"parameters": parameters(*said.FILTERS, "cursor", "limit")}
+        filters = {"parameters": parameters(*said.FILTERS, *paging.PARAMETERS)}
         add(
             "",
             self.list,
@@ -90,18 +90,18 @@ class EscalationRoutes:
 
     async def list(self, request: Request) -> Response:
         """Cases of the caller's tenant, and how many are open, held, and hidden by the filter."""
-        wanted = values.query(request, (*said.FILTERS, "cursor", "limit"))
+        wanted = values.query(request, (*said.FILTERS, *paging.PARAMETERS))
         desk = said.desk_of(request)
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = said.place(wanted)
+        asked = paging.asked_in(wanted)
+        after = said.case_at(asked.after)
         where = said.case_filter(wanted, desk)
-        found = await self._run(lambda: queue.listed(self._services, desk, where=where, after=after, limit=limit + 1))
+        found = await self._run(
+            lambda: queue.listed(self._services, desk, where=where, after=after, limit=asked.enough)
+        )
         state = await self._run(lambda: queue.state(self._services, desk, where=where))
-        page, cursor = values.page_of(found, limit, said.cursor_after)
         return JSONResponse(
             {
-                "escalations": [shown.escalation_json(record) for record in page],
-                "next_cursor": cursor,
+                **asked.listing("escalations", found, show=shown.escalation_json, place=said.place_of),
                 "queue": {**shown.empty_json(state), "empty": not state.matching},
             }
         )
@@ -117,7 +117,7 @@ class EscalationRoutes:
             "suggestion": shown.suggestion_json(suggestion),
             "group_last": shown.past_json(last),
         }
-        return JSONResponse(body, headers=shown.etag(record))
+        return JSONResponse(body, headers=versions.etag(record.version))
 
     async def claim_next(self, request: Request) -> Response:
         """A case with a lease, or why there is none: nothing open, all held by others, or hidden by the filter."""
@@ -203,7 +203,7 @@ class EscalationRoutes:
         body = await values.json_object(request)
         undo_ms = said.take_undo_ms(body)
         wanted = said.decision_of(body)
-        version = said.version_matched(request)
+        version = versions.version_matched(request)
         done = await self._run(
             lambda: deciding.decide(
                 self._services, desk, escalation_id, wanted, version=version, key=key, undo_ms=undo_ms
@@ -211,7 +211,7 @@ class EscalationRoutes:
         )
         if done.record.item_id is not None:
             self._changes.notify(done.record.item_id)
-        headers = {**shown.etag(done.record), **({"Idempotent-Replayed": "true"} if done.is_replay else {})}
+        headers = {**versions.etag(done.record.version), **({"Idempotent-Replayed": "true"} if done.is_replay else {})}
         return JSONResponse(shown.resolved_json(done.record), headers=headers)
 
     async def undo(self, escalation_id: str, request: Request) -> Response:
@@ -235,7 +235,7 @@ class EscalationRoutes:
         record = await self._run(lambda: reopening.reopen(self._services, desk, escalation_id, reason=reason))
         if record.item_id is not None:
             self._changes.notify(record.item_id)
-        headers = {**shown.etag(record), "Location": f"/v1/escalations/{record.id}"}
+        headers = {**versions.etag(record.version), "Location": f"/v1/escalations/{record.id}"}
         status = 200 if record.id == escalation_id else 201
         return JSONResponse(shown.escalation_json(record), status_code=status, headers=headers)
 
@@ -274,11 +274,11 @@ class EscalationRoutes:
 
     @staticmethod
     def _case(record: EscalationRecord) -> Response:
-        return JSONResponse(shown.escalation_json(record), headers=shown.etag(record))
+        return JSONResponse(shown.escalation_json(record), headers=versions.etag(record.version))
 
     @staticmethod
     def _claimed(claimed: Claimed) -> Response:
-        return JSONResponse(shown.claimed_json(claimed), headers=shown.etag(claimed.record))
+        return JSONResponse(shown.claimed_json(claimed), headers=versions.etag(claimed.record.version))
 
     async def _run(self, act: Callable[[], T]) -> T:
         return await run_review(act)

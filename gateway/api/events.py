@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.api import paging, stream
 from gateway.api import request_values as values
-from gateway.api import stream
 from gateway.api.auth import Principal
 from gateway.api.event_access import readable_families, reading_scopes
 from gateway.api.gate import principal_of
@@ -149,7 +149,7 @@ class EventRoutes:
             return await self._stream(request, principal, item_id)
         wanted = values.query(request, ("after", "limit", "token"))
         after = values.integer(wanted, "after", default=0, least=0, most=_MOST_NUMBER)
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
+        limit = paging.limit_in(wanted)
         families = readable_families(principal)
 
         def look() -> list[dict[str, Any]] | None:

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from fallback.route import Route
 from gateway import payload, pipeline
+from gateway.api import paging, versions
 from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.prefer import parse_prefer
@@ -86,7 +87,7 @@ class ItemRoutes:
         """The item as it stands, or as it is after a change."""
         values.query(request, ())
         tenant = principal_of(request.scope["state"]).tenant
-        known_version = _version_in(request.headers.get("if-none-match"))
+        known_version = versions.version_in(request.headers.get("if-none-match"))
         wait_s = parse_prefer(request.headers.getlist("prefer")).wait_s or 0.0
         seen = known_version if known_version is not None else (await self._item(item_id, tenant)).version
         item = await self._waiting.until(
@@ -95,7 +96,7 @@ class ItemRoutes:
         if item is None:
             raise not_found("item of this id")
         refuse_purged(item, language=_language(request))
-        headers = {"ETag": f'"{item.version}"', "Vary": "Accept-Language"}
+        headers = {**versions.etag(item.version), "Vary": "Accept-Language"}
         if known_version == item.version:
             return Response(status_code=304, headers=headers)
         if item.status not in TERMINAL:
@@ -106,10 +107,9 @@ class ItemRoutes:
         """Items of the caller's tenant."""
         wanted = values.query(
             request,
-            ("status", "profile", "external_id", "created_after", "route", "reason", "cursor", "limit"),
+            ("status", "profile", "external_id", "created_after", "route", "reason", *paging.PARAMETERS),
         )
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        asked = paging.asked_in(wanted)
         where = ItemFilter(
             status=_statuses(wanted.get("status")),
             profile=wanted.get("profile"),
@@ -122,12 +122,18 @@ class ItemRoutes:
 
         def look() -> list[Item]:
             with self._services.database.read() as connection:
-                return item_store.page(connection, tenant=tenant, where=where, after=after, limit=limit + 1)
+                return item_store.page(connection, tenant=tenant, where=where, after=asked.after, limit=asked.enough)
 
         found = await run_in_threadpool(look)
-        page, cursor = values.page_of(found, limit, lambda item: values.encode_cursor(item.created_ms, item.id))
         language = _language(request)
-        return JSONResponse({"items": [item_json(item, language=language) for item in page], "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing(
+                "items",
+                found,
+                show=lambda item: item_json(item, language=language),
+                place=lambda item: (item.created_ms, item.id),
+            )
+        )
 
     async def cancel(self, item_id: str, request: Request) -> Response:
         """Ask for the end of an item: at once where nobody works on it, else as soon as its worker notices."""
@@ -145,7 +151,7 @@ class ItemRoutes:
             item = await self._item(item_id, principal.tenant)
         if item.status not in {Status.CANCELLED, Status.CANCELLING}:
             raise conflict_of(item, f"The item is {item.status.value}, so there is nothing left to cancel.")
-        headers = {"ETag": f'"{item.version}"'}
+        headers = versions.etag(item.version)
         status = 200 if item.status is Status.CANCELLED else 202
         return JSONResponse(item_json(item, language=_language(request)), status_code=status, headers=headers)
 
@@ -224,12 +230,6 @@ def _cancel(connection: Connection, item_id: str, *, actor: str, reason: str | N
 
 def _language(request: Request) -> str:
     return language_of(request.headers.get("accept-language"))
-
-
-def _version_in(header: str | None) -> int | None:
-    """The version in an `If-None-Match` of ours; anything else matches nothing."""
-    text = (header or "").strip().removeprefix("W/").strip('"')
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _statuses(text: str | None) -> tuple[str, ...] | None:

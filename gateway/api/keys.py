@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import credentials
+from gateway.api import paging
 from gateway.api import request_values as values
 from gateway.api.auth import Principal
 from gateway.api.escalation_values import refuse_unknown
@@ -116,18 +117,18 @@ class KeyRoutes:
 
     async def list(self, request: Request) -> Response:
         """Keys of the caller's tenant, ended ones too."""
-        wanted = values.query(request, ("cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        wanted = values.query(request, paging.PARAMETERS)
+        asked = paging.asked_in(wanted)
         tenant = principal_of(request.scope["state"]).tenant
 
         def look() -> list[KeyRecord]:
             with self._database.read() as connection:
-                return keys.page(connection, tenant=tenant, after=after, limit=limit + 1)
+                return keys.page(connection, tenant=tenant, after=asked.after, limit=asked.enough)
 
         found = await run_in_threadpool(look)
-        page, cursor = values.page_of(found, limit, lambda last: values.encode_cursor(last.created_ms, last.id))
-        return JSONResponse({"keys": [key_json(record) for record in page], "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing("keys", found, show=key_json, place=lambda record: (record.created_ms, record.id))
+        )
 
     async def get(self, key_id: str, request: Request) -> Response:
         """One key of the caller's tenant."""

@@ -1,22 +1,16 @@
-"""Query parameters, cursors and small JSON bodies, read strictly: a typo is an error, never a wider answer."""
+"""Query parameters and small JSON bodies, read strictly: a typo is an error, never a wider answer."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 
 from gateway.api.problems import FieldError, invalid
 from gateway.strict_json import JsonRefused, loads, text_problem
 
-T = TypeVar("T")
-
-MAX_LIMIT = 200
-DEFAULT_LIMIT = 50
 _MAX_BODY_BYTES = 1024 * 1024
 
 
@@ -74,31 +68,6 @@ def moment(values: dict[str, str], name: str) -> int | None:
         raise invalid(f"`{name}` is not valid. {detail}", FieldError(name, "time", detail)) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return int(at.timestamp() * 1000)
-
-
-def encode_cursor(*parts: int | str) -> str:
-    """An opaque cursor."""
-    return base64.urlsafe_b64encode("|".join(map(str, parts)).encode()).decode().rstrip("=")
-
-
-def decode_cursor(values: dict[str, str]) -> tuple[int, str] | None:
-    """The place after which the next page begins."""
-    text = values.get("cursor")
-    if text is None:
-        return None
-    try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
-        first, second = raw.split("|")
-        return int(first[:18]), second
-    except (ValueError, binascii.Error):
-        detail = "Send the `next_cursor` of the page before as it was given."
-        raise invalid(f"The cursor is not valid. {detail}", FieldError("cursor", "cursor", detail)) from None
-
-
-def page_of(found: list[T], limit: int, cursor_after: Callable[[T], str]) -> tuple[list[T], str | None]:
-    """The page in what was found with one more than `limit`, and the cursor of the next page, if there is one."""
-    page = found[:limit]
-    return page, cursor_after(page[-1]) if len(found) > limit else None
 
 
 async def json_object(request: Request) -> dict[str, Any]:

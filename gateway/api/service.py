@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from gateway import __version__, metrics
 from gateway.api import request_values as values
+from gateway.api import versions
 from gateway.api.body import ACCEPTED_TYPES
 from gateway.api.broker_check import broker_problem
 from gateway.api.changes import Changes
@@ -139,7 +140,7 @@ class ServiceRoutes:
         profile = self._services.profiles.get(name)
         if profile is None:
             raise not_found("profile of this name")
-        return JSONResponse(profile_json(profile), headers={"ETag": f'"{profile.version}"'})
+        return JSONResponse(profile_json(profile), headers=versions.etag(profile.version))
 
     async def problems(self, request: Request) -> Response:
         """A list of all problem kinds."""

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import intake, metrics, pipeline
 from gateway import submission as submissions
-from gateway.api import idempotency
+from gateway.api import idempotency, versions
 from gateway.api.auth import Principal
 from gateway.api.body import OnSubmission, ReceivedBody, field_problem, read_body
 from gateway.api.budgets import budget_problem, quota_problem
@@ -408,7 +408,7 @@ def _answer(
 ) -> Response:
     language = language_of(request.headers.get("accept-language"))
     is_known = item.status in SETTLED
-    headers = {"Location": f"/v1/items/{item.id}", "ETag": f'"{item.version}"'}
+    headers = {"Location": f"/v1/items/{item.id}", **versions.etag(item.version)}
     if preference.applied is not None:
         headers["Preference-Applied"] = preference.applied
     if replayed:

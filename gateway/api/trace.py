@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import timeline
+from gateway.api import paging
 from gateway.api import request_values as values
 from gateway.api.gate import principal_of
 from gateway.api.problems import not_found
@@ -125,12 +126,11 @@ class TraceRoutes:
 
     async def trace(self, item_id: str, request: Request) -> Response:
         """Blocks from the cursor on."""
-        wanted = values.query(request, ("cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=MOST_BLOCKS, least=1, most=MOST_BLOCKS)
-        after = values.decode_cursor(wanted)
+        wanted = values.query(request, paging.PARAMETERS)
+        asked = paging.asked_in(wanted, usual=MOST_BLOCKS, most=MOST_BLOCKS)
         folded = await self._read(item_id, request, folded_run)
-        start = 0 if after is None else max(after[0], 0)
-        page = folded.blocks[start : start + limit]
+        start = 0 if asked.after is None else max(asked.after[0], 0)
+        page = folded.blocks[start : start + asked.limit]
         end = start + len(page)
         return JSONResponse(
             {
@@ -141,27 +141,26 @@ class TraceRoutes:
                 "marks": {mark.value: count for mark, count in folded.marks.items()},
                 "first_repetition": folded.first_repetition,
                 "blocks": [_note_json(block) if isinstance(block, Note) else _block_json(block) for block in page],
-                "next_cursor": values.encode_cursor(end, "block") if end < len(folded.blocks) else None,
+                "next_cursor": paging.encode_cursor((end, "block")) if end < len(folded.blocks) else None,
             }
         )
 
     async def block(self, item_id: str, number: int, request: Request) -> Response:
         """Calls of the block from the cursor on."""
-        wanted = values.query(request, ("cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=MOST_ROWS, least=1, most=MOST_ROWS)
-        after = values.decode_cursor(wanted)
-        start = 0 if after is None else max(after[0], 0)
+        wanted = values.query(request, paging.PARAMETERS)
+        asked = paging.asked_in(wanted, usual=MOST_ROWS, most=MOST_ROWS)
+        start = 0 if asked.after is None else max(asked.after[0], 0)
         calls = await self._read(item_id, request, lambda connection, found: calls_of_block(connection, found, number))
         if calls is None:
             raise not_found("block of this number")
-        page = calls[start : start + limit]
+        page = calls[start : start + asked.limit]
         end = start + len(page)
         return JSONResponse(
             {
                 "item": item_id,
                 "block": number,
                 "calls": [_call_json(call) for call in page],
-                "next_cursor": values.encode_cursor(end, "call") if end < len(calls) else None,
+                "next_cursor": paging.encode_cursor((end, "call")) if end < len(calls) else None,
             }
         )
 

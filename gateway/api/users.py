@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import credentials, passwords
+from gateway.api import paging, versions
 from gateway.api import request_values as values
 from gateway.api.auth import Principal
 from gateway.api.escalation_values import refuse_unknown
@@ -115,18 +116,18 @@ class UserRoutes:
 
     async def list(self, request: Request) -> Response:
         """People of the caller's tenant, disabled ones too."""
-        wanted = values.query(request, ("cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        wanted = values.query(request, paging.PARAMETERS)
+        asked = paging.asked_in(wanted)
         tenant = principal_of(request.scope["state"]).tenant
 
         def look() -> list[PersonRecord]:
             with self._database.read() as connection:
-                return people.page(connection, tenant=tenant, after=after, limit=limit + 1)
+                return people.page(connection, tenant=tenant, after=asked.after, limit=asked.enough)
 
         found = await run_in_threadpool(look)
-        page, cursor = values.page_of(found, limit, lambda last: values.encode_cursor(last.created_ms, last.id))
-        return JSONResponse({"users": [user_json(person) for person in page], "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing("users", found, show=user_json, place=lambda person: (person.created_ms, person.id))
+        )
 
     async def get(self, user_id: str, request: Request) -> Response:
         """One person of the caller's tenant."""
@@ -165,7 +166,7 @@ class UserRoutes:
         refuse_unknown(body, ("role", "password", "disabled"))
         role, password, is_disabled = _role(body), _text(body, "password"), _flag(body, "disabled")
         person = await self._person(user_id, principal)
-        _check_version(request, person)
+        versions.require_match(request, person.version, "person")
         _require_all_of(principal, person.role)
         _require_all_of(principal, role or person.role)
         if person.actor == principal.actor and (is_disabled or role not in {None, person.role}):
@@ -211,7 +212,7 @@ def user_json(person: PersonRecord) -> dict[str, Any]:
 
 
 def _answer(person: PersonRecord, *, status: int = 200) -> Response:
-    headers = {"ETag": f'"{person.version}"'}
+    headers = versions.etag(person.version)
     if status == 201:
         headers["Location"] = f"/v1/users/{person.id}"
     return JSONResponse(user_json(person), status_code=status, headers=headers)
@@ -226,14 +227,6 @@ def _require_all_of(principal: Principal, role: Role) -> None:
                 f"The role {role.value} includes the scope `{scope}`, which the caller lacks.",
                 extra={"scope": scope},
             )
-
-
-def _check_version(request: Request, person: PersonRecord) -> None:
-    sent = request.headers.get("if-match")
-    if sent is None:
-        raise ApiProblem("precondition_required", "Send `If-Match` with the ETag of the person as you read it.")
-    if sent.strip().removeprefix("W/").strip('"') not in {str(person.version), "*"}:
-        raise ApiProblem("conflict_version", "The person was changed since you read it.")
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import intake, pipeline
 from gateway import submission as submissions
-from gateway.api import idempotency
+from gateway.api import idempotency, versions
 from gateway.api import request_values as values
 from gateway.api.auth import Principal
 from gateway.api.body import MAX_TEXT_PART_BYTES, ReceivedBody, field_problem, media_type_of, read_body
@@ -130,7 +130,7 @@ class VerbRoutes:
 
         def work(connection: Connection) -> None:
             item = self._item(connection, item_id, principal.tenant)
-            _check_version(request, item)
+            versions.refuse_mismatch(request, item.version, "item")
             if item.status is not Status.HALTED:
                 raise StateConflict(
                     f"The item is {item.status.value}; only a halted one can be resumed by its caller.", item
@@ -160,7 +160,7 @@ class VerbRoutes:
             item = self._item(connection, item_id, principal.tenant)
             if key is not None and self._is_replay(connection, principal, item_id, key, mark):
                 return True
-            _check_version(request, item)
+            versions.refuse_mismatch(request, item.version, "item")
             if item.purged_ms is not None:
                 raise ApiProblem("gone", "The item's content was purged, so there is nothing left to try again.")
             profile = self._profile(item)
@@ -179,7 +179,7 @@ class VerbRoutes:
         item = await run_in_threadpool(self._read, item_id, principal.tenant)
         if item.status is not Status.AWAITING_SUBMITTER:
             raise _conflict(StateConflict(f"The item is {item.status.value}; nobody waits for an answer.", item))
-        _check_version(request, item)
+        versions.refuse_mismatch(request, item.version, "item")
         profile = self._profile(item)
         media_type, _ = media_type_of(request.headers.get("content-type"))
         if media_type not in {"application/json", "multipart/form-data"}:
@@ -299,7 +299,7 @@ class VerbRoutes:
             self._services.signals.send(kind, item_id)
         self._changes.notify(item_id)
         item = await run_in_threadpool(self._read, item_id, principal_of(request.scope["state"]).tenant)
-        headers = {"ETag": f'"{item.version}"', **({"Idempotent-Replayed": "true"} if is_replay else {})}
+        headers = {**versions.etag(item.version), **({"Idempotent-Replayed": "true"} if is_replay else {})}
         language = language_of(request.headers.get("accept-language"))
         return JSONResponse(item_json(item, language=language), status_code=status, headers=headers)
 
@@ -314,20 +314,6 @@ def conflict_of(item: Item, detail: str) -> ApiProblem:
 def _conflict(error: StateConflict) -> ApiProblem:
     extra = {"item_status": error.status.value, "allowed": list(error.allowed)}
     return ApiProblem(error.code, error.public, extra=extra)
-
-
-def _check_version(request: Request, item: Item) -> None:
-    """Hold an `If-Match`, where one is sent, against the item. Raises a 412."""
-    header = request.headers.get("if-match")
-    if header is None or header.strip() == "*":
-        return
-    text = header.strip().removeprefix("W/").strip('"')
-    if text != str(item.version):
-        raise ApiProblem(
-            "conflict_version",
-            f"The item has version {item.version} now. Read it again before you change it.",
-            extra={"version": item.version},
-        )
 
 
 def _model(kind: type[M], body: Mapping[str, Any]) -> M:

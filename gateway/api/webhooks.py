@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.api import paging, versions
 from gateway.api import request_values as values
 from gateway.api import webhook_json as shown
 from gateway.api.changes import Changes
@@ -98,26 +99,30 @@ class WebhookRoutes:
             return store.create(connection, new, at_ms=item_store.now_ms(connection))
 
         endpoint = await self._transact(make)
-        headers = {**_etag(endpoint), "Location": f"/v1/webhook-endpoints/{endpoint.id}"}
+        headers = {**versions.etag(endpoint.version), "Location": f"/v1/webhook-endpoints/{endpoint.id}"}
         return JSONResponse(
             {**shown.endpoint_json(endpoint, Health()), "secret": secret}, status_code=201, headers=headers
         )
 
     async def list(self, request: Request) -> Response:
         """The tenant's endpoints."""
-        wanted = values.query(request, ("cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        wanted = values.query(request, paging.PARAMETERS)
+        asked = paging.asked_in(wanted)
         tenant = principal_of(request.scope["state"]).tenant
 
         def look(connection: Connection) -> tuple[list[Endpoint], dict[str, Health]]:
-            found = store.page(connection, tenant=tenant, after=after, limit=limit + 1)
+            found = store.page(connection, tenant=tenant, after=asked.after, limit=asked.enough)
             return found, store.health_of(connection, [endpoint.id for endpoint in found])
 
         found, health = await self._read(look)
-        page, cursor = values.page_of(found, limit, _cursor_after)
-        listed = [shown.endpoint_json(each, health.get(each.id, Health())) for each in page]
-        return JSONResponse({"webhook_endpoints": listed, "next_cursor": cursor})
+        return JSONResponse(
+            asked.listing(
+                "webhook_endpoints",
+                found,
+                show=lambda each: shown.endpoint_json(each, health.get(each.id, Health())),
+                place=_place_of,
+            )
+        )
 
     async def get(self, endpoint_id: str, request: Request) -> Response:
         """One endpoint, and how it has answered of late."""
@@ -129,7 +134,7 @@ class WebhookRoutes:
         values.query(request, ())
         endpoint = await self._endpoint(endpoint_id, request)
         wanted = _read(EndpointChange, await values.json_object(request))
-        version = _if_match(request)
+        version = versions.required_version(request, "endpoint")
         if version != endpoint.version:
             raise _changed(endpoint)
         changes = wanted.model_dump(include=wanted.model_fields_set)
@@ -182,7 +187,9 @@ class WebhookRoutes:
         if changed is None:
             raise _no_endpoint()
         health = await self._health(changed)
-        return JSONResponse({**shown.endpoint_json(changed, health), "secret": secret}, headers=_etag(changed))
+        return JSONResponse(
+            {**shown.endpoint_json(changed, health), "secret": secret}, headers=versions.etag(changed.version)
+        )
 
     async def test(self, endpoint_id: str, request: Request) -> Response:
         """Send a `webhook.test` event once, and tell the class of the status and how long it took; nothing else."""
@@ -227,9 +234,8 @@ class WebhookRoutes:
 
     async def deliveries(self, request: Request) -> Response:
         """The delivery log, newest first."""
-        wanted = values.query(request, (*DELIVERY_FILTERS, "cursor", "limit"))
-        limit = values.integer(wanted, "limit", default=values.DEFAULT_LIMIT, least=1, most=values.MAX_LIMIT)
-        after = values.decode_cursor(wanted)
+        wanted = values.query(request, (*DELIVERY_FILTERS, *paging.PARAMETERS))
+        asked = paging.asked_in(wanted)
         where = deliveries.DeliveryFilter(
             endpoint_id=wanted.get("endpoint"),
             status=_statuses(wanted.get("status")),
@@ -240,11 +246,11 @@ class WebhookRoutes:
         )
         tenant = principal_of(request.scope["state"]).tenant
         found = await self._read(
-            lambda connection: deliveries.page(connection, tenant=tenant, where=where, after=after, limit=limit + 1)
+            lambda connection: deliveries.page(
+                connection, tenant=tenant, where=where, after=asked.after, limit=asked.enough
+            )
         )
-        page, cursor = values.page_of(found, limit, _cursor_after)
-        listed = [shown.delivery_json(delivery) for delivery in page]
-        return JSONResponse({"webhook_deliveries": listed, "next_cursor": cursor})
+        return JSONResponse(asked.listing("webhook_deliveries", found, show=shown.delivery_json, place=_place_of))
 
     async def delivery(self, delivery_id: str, request: Request) -> Response:
         """One delivery with every attempt."""
@@ -326,7 +332,7 @@ class WebhookRoutes:
 
     async def _shown(self, endpoint: Endpoint) -> Response:
         health = await self._health(endpoint)
-        return JSONResponse(shown.endpoint_json(endpoint, health), headers=_etag(endpoint))
+        return JSONResponse(shown.endpoint_json(endpoint, health), headers=versions.etag(endpoint.version))
 
     async def _ended(self, delivery_id: str, tenant: str, wait_s: float) -> Delivery:
         """The delivery once it has ended, or as it stands after the wait."""
@@ -366,20 +372,8 @@ def _read(kind: type[B], document: dict[str, Any]) -> B:
         raise invalid(f"The request is not valid at {fields[0].pointer}: {fields[0].detail}", *fields) from error
 
 
-def _cursor_after(last: Endpoint | Delivery) -> str:
-    return values.encode_cursor(last.created_ms, last.id)
-
-
-def _if_match(request: Request) -> int:
-    text = request.headers.get("if-match")
-    if text is None:
-        raise ApiProblem("precondition_required", "Send `If-Match` with the ETag of the endpoint that you change.")
-    digits = text.strip().removeprefix("W/").strip('"')
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
-
-
-def _etag(endpoint: Endpoint) -> dict[str, str]:
-    return {"ETag": f'"{endpoint.version}"'}
+def _place_of(row: Endpoint | Delivery) -> paging.Place:
+    return row.created_ms, row.id
 
 
 def _statuses(text: str | None) -> tuple[str, ...] | None:
