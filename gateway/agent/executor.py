@@ -27,8 +27,9 @@ from gateway.agent.conversation import (
     stored_response,
     tidy,
 )
+from gateway.agent.estimate import Estimate
 from gateway.agent.journal import Journal, as_stored, with_unknown
-from gateway.agent.meter import Estimate, Meter
+from gateway.agent.meter import Meter
 from gateway.agent.models import ModelFailed, Reply
 from gateway.agent.outcome import Escalated, Failed, Halted, WritingOutcome, Written
 from gateway.agent.packet import case_of, halt_packet, stop_packet

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from gateway.agent.meter import Estimate
+from gateway.agent.estimate import Estimate
 from gateway.budgets import Purse
 from gateway.escalation import APPROVAL_NEEDED
 from gateway.item import Effect, Item, Lease, StaleLease, Usage

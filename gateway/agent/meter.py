@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from pydantic_ai import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ToolDefinition, UserPromptPart
 
+from gateway.agent.estimate import Estimate
 from gateway.agent.prices import Prices
 from prefilters.facts import FactValue
 
@@ -20,15 +21,6 @@ _UNMEASURED_LOOK_TOKENS = 1600
 """Of a picture whose size nobody measured: the most that the families count, before their factor."""
 _MESSAGE_TOKENS = 20
 """What frames one message or one tool."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Tokens and money of one request."""
-
-    input_tokens: int
-    output_tokens: int
-    cost: Decimal
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from gateway.agent.estimate import Estimate
 from gateway.agent.journal import Journal
-from gateway.agent.meter import Estimate
 from gateway.budgets import Defaults, Purse, view
 from gateway.item import Lease, StaleLease
 from gateway.profiles import loader

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.agent.estimate import Estimate
 from gateway.agent.journal import Journal
-from gateway.agent.meter import Estimate
 from gateway.guarding.requests import CallRequest, NewRunRequest
 from gateway.guarding.runs import GuardRuns
 from gateway.item import Lease
