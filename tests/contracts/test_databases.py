@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from gateway.item import Lease, Status
 from gateway.profiles import load_profiles
 from gateway.settings import Settings
-from gateway.store import events, items, migrate
+from gateway.store import audit_view, events, items, migrate
 from gateway.store.engine import Database
 from gateway.work.sweeper import sweep
 from tests.contracts.queue import add_items, assert_each_ended_once, claim, finish, new_item, ways
@@ -284,6 +284,42 @@ def test_reader_of_the_event_feed_misses_none_of_those_that_end_out_of_turn(data
         after = read()
     assert len(seen) == len(set(seen))
     assert set(seen) == {f"r{number}" for number in range(150)}
+
+
+def test_reader_of_some_families_of_events_goes_on_past_those_of_others(database: Database) -> None:
+    kinds = [
+        "key.created",
+        "item.queued",
+        "itemised.x",
+        "escalation.opened",
+        "key.revoked",
+        "item.ready",
+        "switch.paused",
+    ]
+
+    def write(connection: sa.Connection) -> None:
+        for kind in kinds:
+            events.append(connection, tenant="t", kind=kind, resource="r", version=1, at_ms=1, body={"by": "local"})
+
+    database.transact(write)
+
+    def told(*families: str) -> list[str]:
+        seen, after = list[str](), 0
+        while True:
+            with database.read() as connection:
+                rows = events.page(connection, tenant="t", after=after, limit=1, families=families)
+            if not rows:
+                return seen
+            seen, after = [*seen, rows[0].type], rows[0].seq
+
+    assert told("item") == ["item.queued", "item.ready"]
+    assert told("item", "escalation") == ["item.queued", "escalation.opened", "item.ready"]
+    assert told() == []
+    with database.read() as connection:
+        newest = audit_view.admin_entries(connection, tenant="t", before=None, limit=3)
+        older = audit_view.admin_entries(connection, tenant="t", before=newest[-1].seq, limit=3)
+    shown = [row.kind for row in (*newest, *older)]
+    assert shown == ["switch.paused", "key.revoked", "itemised.x", "key.created"]
 
 
 def test_hint_is_due_again_once_for_all_sweepers(database: Database) -> None:
