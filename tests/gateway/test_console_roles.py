@@ -1,4 +1,4 @@
-"""The console's audit tells each role what it may read: cases to everybody, keys, people, switches and budgets to admins."""
+"""What the console shows and offers follows the reader's role: the audit, and the way back from a decision."""
 
 from __future__ import annotations
 
@@ -90,3 +90,16 @@ def test_pages_of_the_audit_show_each_line_once_whatever_it_is_about(queue: Queu
     assert pages == 2
     lines = [f"number-{number}-" for number in range(PAGE)] + [f"/console/review/{case}" for case in cases]
     assert {line: shown.count(line) for line in lines} == dict.fromkeys(lines, 1)
+
+
+@pytest.mark.parametrize(
+    ("undo_s", "role", "is_offered"),
+    [(60, Role.REVIEWER, False), (60, Role.LEAD, True), (0, Role.REVIEWER, True), (0, Role.VIEWER, False)],
+)
+def test_colleague_is_offered_to_reopen_a_case_once_its_decision_cannot_be_undone(
+    queue: Queue, read: Read, undo_s: float, role: Role, is_offered: bool
+) -> None:
+    case = queue.raised()
+    queue.decided(case, "reject_item", message="Too dark.", undo_s=undo_s)
+    shown = read(role, f"/console/review/{case}")
+    assert (f'action="/console/review/{case}/reopen"' in shown) == is_offered
