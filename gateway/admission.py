@@ -113,10 +113,18 @@ class Admission:
         self._arrived: list[Admitted] = []
 
     @property
-    def is_fresh(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether `admit` can answer without a look at the database."""
-        least_s = _CLOSE_LOOK_S if self._has_refused else _LOOK_S
-        return time.monotonic() - self._looked_at < max(least_s, self._good_for_s)
+        return self._age_s < max(_LOOK_S, self._good_for_s)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a look would be no use yet. Where uploads are refused, one is worth while before it must be made."""
+        return self._age_s < max(_CLOSE_LOOK_S if self._has_refused else _LOOK_S, self._good_for_s)
+
+    @property
+    def _age_s(self) -> float:
+        return time.monotonic() - self._looked_at
 
     def look(self) -> None:
         """Look at queue and disk. Blocks for as long as one small query takes; others go on with the last look, if any."""
@@ -124,7 +132,7 @@ class Admission:
         if not self._lock.acquire(blocking=is_first):
             return
         try:
-            if is_first and self.is_fresh:  # somebody else looked while we waited
+            if is_first and self.is_usable:  # somebody else looked while we waited
                 return
             began = time.monotonic()
             seen = len(self._arrived)  # who arrives while we look may not be among what we see

@@ -86,7 +86,7 @@ class Services:
         self.signals.close()
 
 
-def open_services(settings: Settings, *, migrate_first: bool = True) -> Services:
+def open_services(settings: Settings, *, migrate_first: bool = True, decoder_niceness: int = 0) -> Services:
     """Everything a process needs. Raises `ProfileInvalid`, `RuleSetInvalid`, `SchemaMismatch` or `OSError`.
 
     With `migrate_first` the embedded database is brought to this release's schema; one that is named by
@@ -95,7 +95,12 @@ def open_services(settings: Settings, *, migrate_first: bool = True) -> Services
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     database = open_database(settings, migrate_first=migrate_first)
     signals = Signals(signal_folder(settings.sqlalchemy_url))
-    pool = DecoderPool(workers=settings.decoder_workers, ocr_workers=settings.ocr_workers, limits=DecodeLimits())
+    pool = DecoderPool(
+        workers=settings.decoder_workers,
+        ocr_workers=settings.ocr_workers,
+        limits=DecodeLimits(),
+        niceness=decoder_niceness,
+    )
     services = Services(
         settings=settings,
         database=database,

@@ -53,13 +53,14 @@ class Answer:
     """Names of the exception's classes, most special first."""
 
 
-def main(control_fd: int, service_pid: int, preload: Sequence[str]) -> None:
+def main(control_fd: int, service_pid: int, preload: Sequence[str], niceness: int = 0) -> None:
     """Serve fork requests on `control_fd` until the service is gone.
 
     `preload` names modules, or functions of modules (`module:function`), that all workers are to find loaded.
     """
     control = socket.socket(fileno=control_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(niceness)
     level = _confine()
     for name in preload:
         module, _, function = name.partition(":")
@@ -211,4 +212,4 @@ def _run(task: Any, args: tuple[Any, ...]) -> Answer:
 
 def boot(arguments: Mapping[str, Any]) -> None:
     """Entry point of the host process."""
-    main(int(arguments["control"]), int(arguments["service"]), list(arguments["preload"]))
+    main(int(arguments["control"]), int(arguments["service"]), list(arguments["preload"]), int(arguments["niceness"]))

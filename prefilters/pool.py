@@ -103,16 +103,14 @@ class DecoderPool:
     """Runs tasks in killable processes with limits on memory, CPU and time.
 
     Thread-safe; `run` blocks its thread. Processes start with the first task, or with `warm`. The pool may be made in
-    any thread of a server: nothing here forks this process.
+    any thread of a server: nothing here forks this process. With a `niceness` above 0 (at most 19, as for `nice`) they
+    leave the processor to this and other processes first.
     """
 
-    def __init__(self, *, workers: int = 2, ocr_workers: int = 1, limits: DecodeLimits) -> None:
+    def __init__(self, *, workers: int = 2, ocr_workers: int = 1, limits: DecodeLimits, niceness: int = 0) -> None:
         self._limits = limits
-        self._bays = {
-            Bulkhead.DECODE: _Bay(_PRELOAD[Bulkhead.DECODE], workers),
-            Bulkhead.OCR: _Bay(_PRELOAD[Bulkhead.OCR], ocr_workers),
-            Bulkhead.SPEECH: _Bay(_PRELOAD[Bulkhead.SPEECH], 1),
-        }
+        sizes = {Bulkhead.DECODE: workers, Bulkhead.OCR: ocr_workers, Bulkhead.SPEECH: 1}
+        self._bays = {bulkhead: _Bay(_PRELOAD[bulkhead], size, niceness) for bulkhead, size in sizes.items()}
 
     def run(
         self,
@@ -209,9 +207,15 @@ class _Worker:
 class _Host:
     """The process that workers are forked from."""
 
-    def __init__(self, preload: tuple[str, ...]) -> None:
+    def __init__(self, preload: tuple[str, ...], niceness: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = {"control": theirs.fileno(), "service": os.getpid(), "preload": preload, "path": _absolute_path()}
+        arguments = {
+            "control": theirs.fileno(),
+            "service": os.getpid(),
+            "preload": preload,
+            "niceness": niceness,
+            "path": _absolute_path(),
+        }
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
                 [sys.executable, "-I", "-c", _BOOT, json.dumps(arguments)],
@@ -264,8 +268,9 @@ class _Host:
 class _Bay:
     """The workers of one bulkhead. They are made when they are first needed, and again when one is lost."""
 
-    def __init__(self, preload: tuple[str, ...], size: int) -> None:
+    def __init__(self, preload: tuple[str, ...], size: int, niceness: int) -> None:
         self._preload = preload
+        self._niceness = niceness
         self._size = size
         # A place with no worker yet is None. Last in, first out keeps the warm ones busy.
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
@@ -339,7 +344,7 @@ class _Bay:
             except OSError:
                 _log.warning("pool.host_lost")
                 self._host.close()
-        self._host = _Host(self._preload)
+        self._host = _Host(self._preload, self._niceness)
         return _Worker(self._host)
 
     def _bury(self, worker: _Worker) -> int | None:

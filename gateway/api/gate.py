@@ -60,6 +60,7 @@ class Gate:
         self._max_bytes = max_bytes
         self._pace = pace
         self._keyless = keyless
+        self._looking: asyncio.Task[None] | None = None
         self.begin_shutdown = on_shutdown
         """Call when the process is asked to end: readiness turns red, and who waits gets an answer at once."""
 
@@ -177,8 +178,11 @@ class Gate:
             await run_in_threadpool(self._switches.look)
         if is_new and self._switches.latest.new_work.is_paused:
             raise _paused(self._switches.latest.new_work)
-        if not self._admission.is_fresh:
+        if not self._admission.is_usable:
             await run_in_threadpool(self._admission.look)
+        elif not self._admission.is_fresh and self._looking is None:  # for those who come after
+            self._looking = asyncio.create_task(run_in_threadpool(self._admission.look))
+            self._looking.add_done_callback(self._looked)
         declared = headers.get("content-length", "")
         announced = int(declared) if declared.isdigit() else self._max_bytes  # without a length it may be any
         answer = self._admission.admit(principal.tenant, announced_bytes=announced, is_new=is_new)
@@ -187,6 +191,11 @@ class Gate:
         metrics.refused_uploads.labels(answer.reason.value).inc()
         code, detail = _OVERLOAD[answer.reason]
         raise ApiProblem(code, detail, retry_after_s=answer.retry_after_s)
+
+    def _looked(self, look: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not look.cancelled() and look.exception() is not None:  # who must look gets its error as an answer
+            log.warning("admission.look_failed", error=type(look.exception()).__name__)
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
         header = headers.get("authorization")

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _PR_SET_PDEATHSIG = 1
-_BEHIND_THE_API = 5
-"""Niceness of a worker beside the API of the same supervisor: requests are answered first, work takes what is left."""
+_BEHIND_THE_API = 10
+"""Niceness of the decoders of a worker beside the API of the same supervisor: requests are answered first, work takes what
+is left. Not of the worker itself: whoever waits for the processor while it holds the database's lock keeps all others waiting."""
 
 
 def end_with_supervisor() -> bool:
@@ -140,10 +141,9 @@ def run_worker(settings: Settings, chosen: Sequence[Bulkhead] | None) -> None:
     """
     bulkheads = chosen or [each for each in Bulkhead if each is not Bulkhead.DELIVER or settings.webhook_delivery]
     configure_logging(settings.log_level)
-    if end_with_supervisor():
-        os.nice(_BEHIND_THE_API)
+    niceness = _BEHIND_THE_API if end_with_supervisor() else 0
     end_tracing = tracing.start(settings.otlp_url, "worker")
-    services = open_services(settings)
+    services = open_services(settings, decoder_niceness=niceness)
     worker = _worker(services, bulkheads)
     delivery = _delivery(services, bulkheads)
     is_told = threading.Event()

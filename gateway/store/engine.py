@@ -23,8 +23,8 @@ BUSY_TIMEOUT_MS = 30_000
 """How long SQLite waits for another process's write lock. Every writing transaction takes it at its start (`BEGIN
 IMMEDIATE`), since a transaction that reads first and writes later fails at once, whatever the timeout."""
 
-_ASK_AGAIN_MS = 3
-"""SQLite asks after 1 and 2 ms more within this time, and then we begin anew."""
+_ASK_AGAIN_S, _SELDOM_S, _PATIENCE_S = 0.0005, 0.003, 0.02
+"""How long we sleep before we ask for the lock again: less than most transactions take, and longer where one takes long."""
 
 _CHECKPOINT_PAGES = 4_000
 """The log is written back when it has 16 MB. Whoever commits then waits for it, and pages that change often, as most of ours
@@ -246,15 +246,17 @@ def _begin_sqlite(connection: Connection) -> None:
 def _take_write_lock(raw: sqlite3.Connection) -> None:
     """`BEGIN IMMEDIATE`, asking often: SQLite's own waiting sleeps longer each time, up to 100 ms, so that a process that
     writes all the time would keep the lock from one that has waited for long."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
-    raw.execute(f"PRAGMA busy_timeout={_ASK_AGAIN_MS}")
+    started = time.monotonic()
+    raw.execute("PRAGMA busy_timeout=0")
     try:
         while True:
             try:
                 raw.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                waited_s = time.monotonic() - started
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or waited_s > BUSY_TIMEOUT_MS / 1000:
                     raise
+            time.sleep(_ASK_AGAIN_S if waited_s < _PATIENCE_S else _SELDOM_S)
     finally:
         raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
