@@ -15,7 +15,8 @@ DEFAULT_FOLDER = Path(__file__).parents[2] / "shared" / "samples"
 
 def pytest_configure(config: pytest.Config) -> None:
     """`-m case` picks the tests that `./dev chaos --cases` runs at their full size."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a job in the background; programs under test get Ctrl-C
+    # A job in the background ignores Ctrl-C, and so would the programs that tests start.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "case: a reliability case, S1 to S10; see tests/contracts/sizes.py")
 
