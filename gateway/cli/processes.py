@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _PR_SET_PDEATHSIG = 1
+_SWITCH_S = 0.001
+"""How long one thread of the API may keep the interpreter while others ask for it: by default 5 ms, several times what an
+answer takes, and an answer goes through several threads."""
+
 _BEHIND_THE_API = 10
 """Niceness of the decoders of a worker beside the API of the same supervisor: requests are answered first, work takes what
 is left. Not of the worker itself: whoever waits for the processor while it holds the database's lock keeps all others waiting."""
@@ -78,6 +82,7 @@ class _AnnouncingServer(_Server):
 def run_api(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
     configure_logging(settings.log_level)
+    sys.setswitchinterval(_SWITCH_S)
     is_supervised = end_with_supervisor()
     end_tracing = tracing.start(settings.otlp_url, "api")
     services = open_services(settings)
