@@ -190,6 +190,7 @@ class FolderBlobs:
         self._incoming.mkdir(parents=True, exist_ok=True)
         self._syncs = _GroupSync()
         self._checked = _CheckedFiles()
+        self._anchored: set[Path] = set()
 
     @property
     def copies(self) -> Copies | None:
@@ -210,10 +211,10 @@ class FolderBlobs:
     def keep(self, tenant: str, blob: StoredBlob) -> Path:
         """Give a finished upload its lasting place. The same content twice is stored once; a damaged copy is replaced."""
         target = self._place(tenant, blob.sha256)
+        self._anchor(target.parent)
         if self._is_sound(target, blob.sha256):
             blob.path.unlink(missing_ok=True)
         else:
-            _make_folder(target.parent, self.root)
             blob.path.rename(target)
             self._checked.remember(target)
         self._syncs.sync(target.parent)
@@ -238,6 +239,17 @@ class FolderBlobs:
 
     def _place(self, tenant: str, sha256: str) -> Path:
         return self.root / "by-tenant" / tenant / sha256
+
+    def _anchor(self, folder: Path) -> None:
+        """Make a tenant's folder, on the disk with all above it; whoever found it there may not know that of its maker."""
+        if folder in self._anchored and folder.exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.parents:
+            _sync_folder(path)
+            if path == self.root:
+                break
+        self._anchored.add(folder)
 
     def _is_sound(self, path: Path, sha256: str) -> bool:
         try:
@@ -343,16 +355,6 @@ class _FolderTurn:
         self.leader = threading.Lock()
         self.asked = 0
         self.synced = 0
-
-
-def _make_folder(folder: Path, root: Path) -> None:
-    missing = []
-    while not folder.exists() and folder != root:
-        missing.append(folder)
-        folder = folder.parent
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -15,6 +15,7 @@ import httpx
 import obstore
 import pytest
 
+from gateway import blobs
 from gateway.blobs import BlobDamaged, BlobMissing, Blobs, BlobStoreUnreachable, BlobUnusable, FolderBlobs
 from gateway.object_blobs import ObjectBlobs, bucket_of
 from gateway.settings import Settings
@@ -214,3 +215,20 @@ def _photo(client: httpx.Client) -> dict[str, object]:
     assert answer.status_code == 202, answer.text
     found: dict[str, object] = answer.json()
     return found
+
+
+def test_each_process_makes_sure_of_a_tenants_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may have made it a moment ago, and not yet have it on the disk."""
+    synced: list[Path] = []
+    sync = blobs._sync_folder
+    monkeypatch.setattr(blobs, "_sync_folder", lambda folder: (synced.append(folder), sync(folder)))
+    for content in (b"one", b"two"):
+        store = FolderBlobs(tmp_path)
+        for more in (b"", b"!"):
+            with store.writer() as writer:
+                writer.write(content + more)
+                kept = store.keep("alpha", writer.finish())
+        assert kept.read_bytes() == content + b"!"
+        tenant = tmp_path / "by-tenant" / "alpha"
+        assert [synced.count(folder) for folder in (tmp_path, tenant.parent, tenant)] == [1, 1, 2]
+        synced.clear()
