@@ -663,7 +663,7 @@ def _scripted_openai(outputs: list[Any], name: str = "c") -> Any:
             return ModelResponse(output=[message], usage=Usage(), response_id=None)
 
         def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
+            raise AssertionError("nobody streams here")
 
     return Scripted()
 
